@@ -13,7 +13,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 PURE := tests/repo tests/histories
-STORES := tests/conformance tests/integration/service
+STORES := tests/conformance tests/integration/service tests/integration/plugins
+BENCHMARKS := tests/integration/benchmarks
 ALONE := tests/browser tests/chaos/test_faults.py
 
 .DEFAULT_GOAL := help
@@ -40,11 +41,13 @@ demo: $(READY)  ## train three real jobs on this machine: resize live, kill, pau
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money
 
-test: $(READY) browser  ## run the tests (some twenty minutes on two cores)
+# Tests that mostly wait for processes share a core: more workers than cores.
+test: $(READY) browser  ## run the tests (about a quarter of an hour on two cores)
 	$(BIN)/python -m pytest tests/unit -n 2 -m 'not long'
 	$(BIN)/python -m pytest $(PURE) -n 2 -m 'not long'
-	$(BIN)/python -m pytest $(STORES) -n 2 -m 'not long'
-	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(PURE) $(STORES) $(ALONE)) -n 2 --dist loadfile -m 'not long' --durations=10
+	$(BIN)/python -m pytest $(STORES) -n 4 -m 'not long'
+	$(BIN)/python -m pytest $(BENCHMARKS) -n 3 -m 'not long'
+	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(PURE) $(STORES) $(BENCHMARKS) $(ALONE)) -n 5 --dist loadfile -m 'not long' --durations=10
 	$(BIN)/python -m pytest $(ALONE) -m 'not long'
 
 browser:  ## install Chromium for the tests of the pages, where this may install packages (Debian, as root)

@@ -1,17 +1,18 @@
-"""Many agents at one service, with a history of jobs, users who look, and three times as much of it.
+"""Load of many agents and of users on one service with a history of jobs, at the normal rate and at three times this rate.
 
     python -m benchmarks.agents --agents 5000 --json
 
-`--replicas` API processes and one scheduler over the embedded PostgreSQL (with fsync) and Redis; the agents are simulated by one process
-more (`benchmarks/agents_simulator.py`), all on this machine. Users have the last API for themselves, where there are several. After
-the agents have joined and their jobs run:
+`--replicas` API processes and one scheduler run over embedded PostgreSQL (with fsync) and Redis. One more process simulates
+the agents (`benchmarks/agents_simulator.py`). All of them share this machine. With several APIs, the last one serves the users
+alone. After the agents have joined and their jobs run:
 
-- `--seconds` of steady load: `lag_p99_s` is how late a report that was due is answered, `command_ack_p99_s` the time from a command's
-  row to its acknowledgement in the database, `round_s` the longest of the scheduler's rounds, `list_p99_ms` and `describe_p99_ms`
-  what users wait.
-- the same with everything three times as often: `overload_p99_ratio` is by how much the p99 of accepted requests grew, in the class
-  (reports, reads, submits) where it grew most. What the service answered with 429 is counted in `rejected`.
-- agents and scheduler ended: submits in turns with a bare handler (`benchmarks/api.py`) over the same, filled database.
+- `--seconds` of steady load. `lag_p99_s`: time from when a report is due until it is answered. `command_ack_p99_s`: time from
+  a command's row to its acknowledgement in the database. `round_s`: longest round of the scheduler. `list_p99_ms` and
+  `describe_p99_ms`: latencies of users' requests.
+- Half as many seconds of load at three times the rate. `overload_p99_ratio`: growth of the p99 of accepted requests, in the class (reports,
+  reads, submits) that grew most. `rejected` counts the requests that the service answered with 429.
+- After the agents and the scheduler have stopped: submits to the service and, in turns, to a bare handler
+  (`benchmarks/bare_app.py`) over the same filled database.
 """
 
 from __future__ import annotations
@@ -25,28 +26,26 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import asyncpg
-
 from benchmarks.agents_history import fill
 from benchmarks.agents_machine import Usage, usage_of
 from benchmarks.agents_users import Reads, Users
-from benchmarks.api import TOKEN, measure, server
+from benchmarks.api import bare_app, measure
 from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from benchmarks.servers import TOKEN, api, connected, migrate, service_env
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import read_pid_file
 from headway.local.redis import EmbeddedRedis
-from service.adapters.postgres.database import sqlalchemy_url
 
 SLOTS_PER_JOB = 5
 SETTLE_S = 15.0
-"""After the jobs run, before anything is measured: models and sizes settle."""
+"""Seconds from when the jobs run until the measurement, in which models and sizes settle."""
 READS_PER_S = 20.0
 OVER = 3.0
 START_PATIENCE_S = 240.0
@@ -54,40 +53,44 @@ JOIN_PER_S = 250.0
 
 
 class Simulator:
-    """The process of the agents, and what it said last."""
+    """Process that simulates the agents."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
 
     async def since_last(self, pace: float, ends_per_s: int) -> dict[str, Any]:
-        """What it measured since the last time; it goes on at this pace."""
+        """Return the figures since the last call, and continue at this pace."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"pace": pace, "ends_per_s": ends_per_s}).encode() + b"\n")
-        return await self.said()
+        return await self.read_line()
 
-    async def said(self) -> dict[str, Any]:
-        """Its next line."""
+    async def read_line(self) -> dict[str, Any]:
+        """Return the next line of the simulator.
+
+        Raises:
+            RuntimeError: the simulator has ended.
+        """
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
         if not line:
             raise RuntimeError("the simulator has ended; see its error above")
-        said: dict[str, Any] = json.loads(line)
-        return said
+        fields: dict[str, Any] = json.loads(line)
+        return fields
 
 
 @asynccontextmanager
 async def simulator(ports: Sequence[int], agents: int, jobs: int) -> AsyncIterator[Simulator]:
-    """The process with its agents joined."""
-    of_agents = ",".join(map(str, ports[:-1] or ports))
-    arguments = [of_agents, str(ports[-1]), TOKEN, TOKEN, str(agents), str(jobs), str(JOIN_PER_S)]
+    """Yield the simulator once its agents have joined."""
+    agent_ports = ",".join(map(str, ports[:-1] or ports))
+    arguments = [agent_ports, str(ports[-1]), TOKEN, TOKEN, str(agents), str(jobs), str(JOIN_PER_S)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.agents_simulator", *arguments, stdin=pipe, stdout=pipe
     )
     try:
-        found = Simulator(process)
-        await found.said()
-        yield found
+        started = Simulator(process)
+        await started.read_line()
+        yield started
     finally:
         if process.returncode is None:
             process.terminate()
@@ -96,19 +99,19 @@ async def simulator(ports: Sequence[int], agents: int, jobs: int) -> AsyncIterat
 
 @dataclass(frozen=True)
 class Phase:
-    """What was measured during some seconds of load."""
+    """Measurements of a period of load."""
 
-    said: dict[str, Any]
+    simulator: dict[str, Any]
     reads: Reads
     acks: dict[str, float | None]
     rounds: dict[str, float | None]
     events: dict[str, int]
-    """How many of each kind the jobs had."""
+    """Number of job events by kind."""
     usage: dict[str, Any]
 
 
 class Bench:
-    """One service with its agents."""
+    """Service with simulated agents and users."""
 
     def __init__(self, url: str, users: Users, processes: dict[str, int], jobs: int) -> None:
         self._url = url
@@ -117,7 +120,11 @@ class Bench:
         self._jobs = jobs
 
     async def settle(self, agents: Simulator, settle_s: float) -> float:
-        """Wait until the jobs run, and the service knows it. Returns the seconds that it took."""
+        """Wait until all jobs run according to the service, and return the seconds that this took.
+
+        Raises:
+            RuntimeError: the jobs do not run within `START_PATIENCE_S`.
+        """
         began_s = time.monotonic()
         await agents.since_last(1.0, 0)
         while (await self._one(_RUNNING))["jobs"] < self._jobs:
@@ -133,25 +140,22 @@ class Bench:
         return max(1, round(pace * self._jobs / 200))
 
     async def phase(self, agents: Simulator, seconds: float, pace: float) -> Phase:
-        """So many seconds of load, at so many times the usual pace."""
+        """Measure the load for `seconds`, at `pace` times the normal rate."""
         ends = self._ends_per_s(pace)
         await agents.since_last(pace, ends)
         began, before = datetime.now(UTC), usage_of(self._processes)
         reads = await self._users.read(seconds, pace * READS_PER_S)
-        said = await agents.since_last(1.0, self._ends_per_s(1.0))
+        measured = await agents.since_last(1.0, self._ends_per_s(1.0))
         ended, after = datetime.now(UTC), usage_of(self._processes)
         acks = await self._one(_ACKS, began, ended)
         rounds = await self._one(_ROUNDS, began, ended)
         events = (await self._one(_EVENTS, began, ended))["events"]
-        return Phase(said, reads, acks, rounds, json.loads(events), _between(before, after))
+        return Phase(measured, reads, acks, rounds, json.loads(events), _usage_between(before, after))
 
     async def _one(self, query: str, *arguments: Any) -> dict[str, Any]:
-        connection = await asyncpg.connect(self._url)
-        try:
+        async with connected(self._url) as connection:
             row = await connection.fetchrow(query, *arguments)
-            return {} if row is None else dict(row)
-        finally:
-            await connection.close()
+        return {} if row is None else dict(row)
 
 
 _ACKS = """
@@ -171,7 +175,7 @@ _EVENTS = """
 """
 
 
-def _between(before: dict[str, Usage], after: dict[str, Usage]) -> dict[str, Any]:
+def _usage_between(before: dict[str, Usage], after: dict[str, Usage]) -> dict[str, Any]:
     return {
         name: {
             "cpu": round((now.cpu_s - before[name].cpu_s) / (now.at_s - before[name].at_s), 2),
@@ -182,28 +186,28 @@ def _between(before: dict[str, Usage], after: dict[str, Usage]) -> dict[str, Any
 
 
 def figures(steady: Phase, over: Phase) -> dict[str, Any]:
-    """The keys that goals are about, and how it came to them."""
+    """Return the figures that have goals, and the measurements from which they follow."""
     ratios = {
-        "reports": _ratio(over.said["report_p99_s"], steady.said["report_p99_s"]),
+        "reports": _ratio(over.simulator["report_p99_s"], steady.simulator["report_p99_s"]),
         "reads": _ratio(over.reads.p99_s(), steady.reads.p99_s()),
-        "submits": _ratio(over.said["submit_p99_s"], steady.said["submit_p99_s"]),
+        "submits": _ratio(over.simulator["submit_p99_s"], steady.simulator["submit_p99_s"]),
     }
     return {
-        "lag_p99_s": steady.said["lag_p99_s"],
+        "lag_p99_s": steady.simulator["lag_p99_s"],
         "command_ack_p99_s": _rounded(steady.acks["p99_s"]),
         "round_s": _rounded(steady.rounds["worst_s"]),
         "list_p99_ms": _ms(steady.reads.p99_s("list", "walk")),
         "describe_p99_ms": _ms(steady.reads.p99_s("describe", "explain")),
         "overload_p99_ratio": max((one for one in ratios.values() if one is not None), default=None),
         "overload_p99_ratios": ratios,
-        "steady": _shown(steady),
-        "overload": _shown(over),
+        "steady": _phase_figures(steady),
+        "overload": _phase_figures(over),
     }
 
 
-def _shown(phase: Phase) -> dict[str, Any]:
+def _phase_figures(phase: Phase) -> dict[str, Any]:
     return {
-        **phase.said,
+        **phase.simulator,
         "reads_p99_s": phase.reads.p99_s(),
         "reads_rejected": phase.reads.rejected,
         "reads_failures": dict(phase.reads.failures),
@@ -229,7 +233,7 @@ def _ms(value: float | None) -> float | None:
 async def under_load(
     arguments: argparse.Namespace, ports: Sequence[int], url: str, processes: dict[str, int]
 ) -> dict[str, Any]:
-    """Everything that needs agents."""
+    """Measure both periods of load, and return the figures."""
     jobs = arguments.jobs or max(1, arguments.agents // SLOTS_PER_JOB)
     users = Users(ports[-1], TOKEN, past=arguments.history - jobs)
     began_s = time.monotonic()
@@ -251,24 +255,16 @@ async def under_load(
 
 
 def run(arguments: argparse.Namespace, data: Path) -> dict[str, Any]:
-    """The whole, in a folder of its own."""
+    """Run the benchmark with its data in this folder, and return the result."""
     jobs = arguments.jobs or max(1, arguments.agents // SLOTS_PER_JOB)
     with EmbeddedPostgres(data / "postgres") as postgres, EmbeddedRedis(data / "redis") as redis:
         ports, bare_port = [free_port() for _ in range(arguments.replicas)], free_port()
-        env = {
-            "HEADWAY_DATABASE_URL": postgres.url(),
-            "HEADWAY_REDIS_URL": redis.url(),
-            "HEADWAY_STORAGE_URL": f"file://{data}/storage",
-            "HEADWAY_API_TOKEN": TOKEN,
-            "HEADWAY_JOIN_TOKEN": TOKEN,
-            # All of them are behind one address and join with one token, which nobody's agents do.
-            "HEADWAY_RATE_PER_S": "0",
-        }
-        subprocess.run([sys.executable, "-m", "service", "migrate"], env={**os.environ, **env}, check=True)
+        env = service_env(data, postgres, redis)
+        migrate(env)
         asyncio.run(fill(postgres.url(), arguments.history - jobs))
         with ExitStack() as stack:
             apis = {
-                f"api-{number}" if number else "api": stack.enter_context(_api(env, port)).pid
+                f"api-{number}" if number else "api": stack.enter_context(api(env, port)).pid
                 for number, port in enumerate(ports)
             }
             scheduler = subprocess.Popen(
@@ -283,21 +279,10 @@ def run(arguments: argparse.Namespace, data: Path) -> dict[str, Any]:
             }
             result = asyncio.run(under_load(arguments, ports, postgres.url(), processes))
             _end(scheduler)
-            bare = {
-                "BARE_DATABASE_URL": sqlalchemy_url(postgres.create_database("bare")),
-                "BARE_PORT": str(bare_port),
-            }
-            bare_url = f"http://127.0.0.1:{bare_port}/openapi.json"
-            with server(["-m", "benchmarks.bare_app"], bare, bare_url):
-                submits = asyncio.run(
-                    measure(ports[-1], bare_port, *((1, 16, 50) if arguments.quick else (3, 16, 1500)))
-                )
+            turns, clients, count = (1, 16, 50) if arguments.quick else (3, 16, 1500)
+            with bare_app(postgres, bare_port):
+                submits = asyncio.run(measure(ports[-1], bare_port, turns, clients, count))
         return {**result, **{f"submit_{name}": value for name, value in submits.items()}}
-
-
-def _api(env: dict[str, str], port: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    environment = {**env, "HEADWAY_PORT": str(port)}
-    return server(["-m", "service", "api"], environment, f"http://127.0.0.1:{port}/livez")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -308,12 +293,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def main() -> None:
     parser = benchmark_parser(__doc__, quick="fifty agents for a few seconds")
     parser.add_argument("--agents", type=int, default=5000)
-    parser.add_argument("--jobs", type=int, help="that run; one for five agents if not given")
+    parser.add_argument("--jobs", type=int, help="running jobs; default: one for five agents")
     parser.add_argument(
-        "--history", type=int, default=10_000, help="jobs in the database, those that run included"
+        "--history", type=int, default=10_000, help="jobs in the database, including the running ones"
     )
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of steady load; half as many of overload"
+        "--seconds", type=float, default=60.0, help="duration of the steady load; overload takes half as long"
     )
     parser.add_argument("--replicas", type=int, default=1, help="processes of the API")
     arguments = parser.parse_args()

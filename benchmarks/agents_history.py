@@ -1,8 +1,8 @@
-"""Jobs that have ended, with what a service remembers of them, so that nothing is measured on empty tables."""
+"""Finished jobs with their recorded history, so that a benchmark does not run on empty tables."""
 
 from __future__ import annotations
 
-import asyncpg
+from benchmarks.servers import connected
 
 EVENTS_EACH = 10
 METRICS_EACH = 20
@@ -55,14 +55,11 @@ _STATEMENTS = (
 
 
 async def fill(url: str, jobs: int) -> None:
-    """Store `jobs` ended ones, with their allocations, events, measurements, metrics and last decisions."""
-    connection = await asyncpg.connect(url)
-    try:
+    """Store finished jobs, with their allocations, events, measurements, metrics and last decisions."""
+    first, *rest = _STATEMENTS
+    async with connected(url) as connection:
         async with connection.transaction():
-            first, *rest = _STATEMENTS
             await connection.execute(first, jobs)
             for statement in rest:
                 await connection.execute(statement)
         await connection.execute("ANALYZE")
-    finally:
-        await connection.close()

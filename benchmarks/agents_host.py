@@ -1,4 +1,4 @@
-"""One simulated agent: reports when it is due or has news, takes commands up, and says what its ranks would have done."""
+"""One simulated agent: it sends reports, reads commands, and makes up the messages of its ranks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.agents_wire import Answer, Connection, Stream
 from headway.contract.agents import COMMANDS, JoinReply, ReportReply, RunCommand, StopCommand
 
-SAYS_EVERY_S = 0.5
-"""Rank 0 says how training goes this often, as the library does."""
+PROGRESS_EVERY_S = 0.5
+"""Seconds between two progress messages of rank 0, as in the library."""
 LOG_EVERY_S = 10.0
 BLOCK_S = 5.0
 _LOG_BYTES = 4096
@@ -27,24 +27,25 @@ _STOP_S = (0.2, 1.0)
 
 @dataclass
 class Load:
-    """What was measured since the driver asked last. Seconds."""
+    """Measurements since the last request of the driver."""
 
     lags_s: list[float] = field(default_factory=list)
-    """From when a report was due to its answer."""
+    """Seconds from when a report was due until its answer."""
     reports_s: list[float] = field(default_factory=list)
-    """From sending a report that was accepted to its answer."""
+    """Seconds from sending an accepted report until its answer."""
     submits_s: list[float] = field(default_factory=list)
     late_s: list[float] = field(default_factory=list)
-    """How late this process itself was to send a report that was due."""
+    """Seconds by which this process itself sent reports late."""
     rejected: int = 0
-    news: int = 0
+    with_entries: int = 0
+    """Reports that had entries or acknowledgements."""
     failures: Counter[str] = field(default_factory=Counter)
 
     def figures(self, seconds: float) -> dict[str, Any]:
-        """As JSON carries them."""
+        """Return the figures of a period of this length, for JSON."""
         return {
             "reports_per_s": round(len(self.lags_s) / seconds, 1),
-            "news_per_s": round(self.news / seconds, 1),
+            "news_per_s": round(self.with_entries / seconds, 1),
             "lag_p50_s": quantile(self.lags_s, 0.5),
             "lag_p99_s": quantile(self.lags_s, 0.99),
             "lag_worst_s": quantile(self.lags_s, 1.0),
@@ -58,7 +59,7 @@ class Load:
 
 
 def quantile(values: list[float], share: float) -> float | None:
-    """The value that `share` of them do not exceed; None without any."""
+    """Return the quantile of the values by nearest rank, or None without values."""
     if not values:
         return None
     return round(sorted(values)[max(0, math.ceil(share * len(values)) - 1)], 4)
@@ -66,44 +67,44 @@ def quantile(values: list[float], share: float) -> float | None:
 
 @dataclass
 class Ranks:
-    """Where one generation of a job runs."""
+    """Ranks of one generation of a job, by the agents that have started them."""
 
     nodes: int
     started: set[Agent] = field(default_factory=set)
 
     @property
     def complete(self) -> bool:
-        """Whether every node has started its ranks."""
+        """True if every node has started its ranks."""
         return len(self.started) == self.nodes
 
 
 class Shared:
-    """What the agents of a process have in common."""
+    """State that the agents of a process share."""
 
     def __init__(self, ports: Sequence[int], join_token: str, load: Load) -> None:
         self.ports = ports
-        """Of the APIs that agents speak to, in turn."""
+        """Ports of the APIs, which agents use in turn."""
         self.join_token = join_token
         self.load = load
         self.pace = 1.0
         self.ends_per_s = 0
         self.ranks: dict[tuple[str, int], Ranks] = {}
         self.samples: dict[str, int] = {}
-        """How far each job is, by its id."""
+        """Samples that each job has trained on, by job id."""
         self.background = set[asyncio.Task[None]]()
 
     def started(self, run: RunCommand, agent: Agent) -> None:
-        """This agent's part of a generation runs."""
+        """Record that the ranks of a run on this agent have started."""
         self.ranks.setdefault((run.job_id, run.generation), Ranks(run.node_count)).started.add(agent)
 
     def end(self, which: tuple[str, int]) -> None:
-        """Every rank of a generation ends as one does that has finished."""
+        """End every rank of a generation as completed."""
         for agent in self.ranks.pop(which).started:
             agent.finish(which)
 
 
 class Agent:
-    """A host with one slot."""
+    """Simulated agent with one slot."""
 
     def __init__(self, shared: Shared, number: int) -> None:
         self._shared = shared
@@ -120,14 +121,14 @@ class Agent:
         self._seen = set[str]()
         self._sequence = 0
         self._urgent_since_s = math.inf
-        self._said_s = 0.0
+        self._progress_s = 0.0
         self._logged_s = 0.0
         self._log_bytes = 0
         self._inventory_due_s = 0.0
         self._wake = asyncio.Event()
 
     async def report(self) -> None:
-        """Join, then report for ever."""
+        """Join, then send reports without end."""
         while not self.joined.done():
             await self._join()
         node = self.joined.result()
@@ -141,16 +142,16 @@ class Agent:
             self._ship_logs(node)
 
     def _every_s(self, node: JoinReply) -> float:
-        """When the next report is due: soon when there is something to say of training, unless the service wants peace."""
+        """Return the seconds between reports: those of the last answer, else `PROGRESS_EVERY_S` if a rank 0 runs here."""
         if self._paced_s is not None:
             return self._paced_s
-        return SAYS_EVERY_S if self._leads() else node.report_every_s
+        return PROGRESS_EVERY_S if self._leads() else node.report_every_s
 
     def _leads(self) -> list[RunCommand]:
         return [run for run in self._runs.values() if run.node_rank == 0]
 
     async def _until_due(self, due_s: float) -> float:
-        """Wait for the regular report or for urgent news, and say when it was due."""
+        """Wait for the regular report or an urgent entry, and return the time at which the report was due."""
         self._wake.clear()
         if self._urgent_since_s is math.inf:
             left_s = due_s - time.monotonic()
@@ -189,8 +190,8 @@ class Agent:
         return [{"index": 0, "device_kind": "cpu"}]
 
     async def _send(self, node: JoinReply, due_s: float) -> bool:
-        """One report; whether it was taken."""
-        self._speak_of_training()
+        """Send one report, and return True if it was accepted."""
+        self._add_progress()
         entries, acknowledged = list(self._entries), list(self._acknowledged)
         now_s = time.monotonic()
         with_inventory = now_s >= self._inventory_due_s
@@ -215,7 +216,7 @@ class Agent:
         answered_s = time.monotonic()
         self._shared.load.lags_s.append(answered_s - due_s)
         self._shared.load.reports_s.append(answered_s - now_s)
-        self._shared.load.news += bool(entries or acknowledged)
+        self._shared.load.with_entries += bool(entries or acknowledged)
         del self._entries[: len(entries)], self._acknowledged[: len(acknowledged)]
         if with_inventory:
             self._inventory_due_s = now_s + 30.0
@@ -236,17 +237,17 @@ class Agent:
         self._shared.load.failures[what] += 1
         await asyncio.sleep(self._rng.uniform(0.2, 1.0))
 
-    def _speak_of_training(self) -> None:
-        """What rank 0 has said since the last report."""
+    def _add_progress(self) -> None:
+        """Queue the progress of rank 0 since the last report."""
         now_s = time.monotonic()
-        count = min(20, int((now_s - self._said_s) / SAYS_EVERY_S))
+        count = min(20, int((now_s - self._progress_s) / PROGRESS_EVERY_S))
         if count < 1:
             return
-        self._said_s = now_s
+        self._progress_s = now_s
         for run in self._leads():
-            # In one message: an agent adds up what it has not sent yet (`Outbox.take`).
+            # One message, because an agent merges progress that it has not sent yet (`Outbox.take`).
             step_s = (0.02 + 0.08 / run.world_size) * self._rng.uniform(0.95, 1.05)
-            steps = count * max(1, int(SAYS_EVERY_S / step_s))
+            steps = count * max(1, int(PROGRESS_EVERY_S / step_s))
             samples = self._shared.samples.get(run.job_id, 0) + steps * 256
             self._shared.samples[run.job_id] = samples
             self._message(
@@ -266,16 +267,16 @@ class Agent:
 
     def _message(self, run: RunCommand, kind: str, **fields: Any) -> None:
         rank = run.ranks[0].rank
-        said = {
+        message = {
             "type": kind,
             "rank": rank,
             "generation": run.generation,
             "at_s": round(time.time(), 3),
             **fields,
         }
-        self._news(run, "rank_message", rank=rank, message=said)
+        self._add_entry(run, "rank_message", rank=rank, message=message)
 
-    def _news(self, about: RunCommand | StopCommand, kind: str, **fields: Any) -> None:
+    def _add_entry(self, about: RunCommand | StopCommand, kind: str, **fields: Any) -> None:
         self._sequence = max(self._sequence + 1, time.time_ns() // 1000)
         self._entries.append(
             {
@@ -289,25 +290,25 @@ class Agent:
         )
 
     def _urgent(self) -> None:
-        """Send soon what is there."""
+        """Send the queued entries without waiting for the regular report."""
         self._urgent_since_s = min(self._urgent_since_s, time.monotonic())
         self._wake.set()
 
-    async def obey(self) -> None:
-        """Take up commands for ever."""
+    async def read_commands(self) -> None:
+        """Execute the commands of the service without end."""
         node = await self.joined
         stream = Stream(node.redis_url, node.stream, BLOCK_S)
         while True:
             try:
                 entries = await stream.next()
                 for _, body in entries:
-                    self._take_up(COMMANDS.validate_json(body))
+                    self._execute(COMMANDS.validate_json(body))
                 await stream.handled([entry_id for entry_id, _ in entries])
             except (OSError, EOFError):
                 stream.close()
                 await self._failed("stream")
 
-    def _take_up(self, command: Any) -> None:
+    def _execute(self, command: Any) -> None:
         self._acknowledged.append(command.command_id)
         if command.command_id not in self._seen:
             self._seen.add(command.command_id)
@@ -324,10 +325,10 @@ class Agent:
         if (run.job_id, run.generation) not in self._runs:
             return
         self._shared.started(run, self)
-        self._news(run, "ranks_started", how="zygote")
+        self._add_entry(run, "ranks_started", how="zygote")
         if run.node_rank == 0:
             self._message(run, "first_step", samples=self._shared.samples.get(run.job_id, 0))
-            self._said_s = time.monotonic()
+            self._progress_s = time.monotonic()
         self._urgent()
 
     def _stop(self, stop: StopCommand) -> None:
@@ -336,27 +337,25 @@ class Agent:
             if job_id == stop.job_id and stop.oldest <= generation <= stop.generation:
                 self._end((job_id, generation), stopped_by_agent=True, **how)
                 return
-        self._news(stop, "released")
+        self._add_entry(stop, "released")
         self._urgent()
 
     def finish(self, which: tuple[str, int]) -> None:
-        """The training of one generation is over."""
+        """End the ranks of one generation here as completed."""
         self._end(which, exit_code=0, completed=True)
 
     def _end(self, which: tuple[str, int], **how: Any) -> None:
         run = self._runs.pop(which, None)
         if run is None:
             return
-        ranks = self._shared.ranks.get(which)
-        if ranks is not None:
-            self._shared.ranks.pop(which)
+        self._shared.ranks.pop(which, None)
         for one in run.ranks:
-            self._news(run, "rank_exited", rank=one.rank, **how)
-        self._news(run, "released")
+            self._add_entry(run, "rank_exited", rank=one.rank, **how)
+        self._add_entry(run, "released")
         self._urgent()
 
     def _ship_logs(self, node: JoinReply) -> None:
-        """A piece of rank 0's output now and then; reports do not wait for it."""
+        """Ship a piece of rank 0's output if it is due; reports do not wait for it."""
         leads = self._leads()
         if leads and time.monotonic() >= self._logged_s + LOG_EVERY_S:
             self._logged_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""What processes of this machine use, from /proc."""
+"""Processor time and memory of processes of this machine, from /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Usage:
-    """Processor seconds so far, of a process and its descendants, and the memory that is theirs now."""
+    """Processor seconds that a process and its descendants have used so far, and their present memory."""
 
     at_s: float
     cpu_s: float
@@ -21,12 +21,12 @@ class Usage:
 
 
 def usage_of(processes: dict[str, int]) -> dict[str, Usage]:
-    """By name, of processes by name and id."""
+    """Return the usage by name, for process ids by name."""
     now_s, children = time.monotonic(), _children()
     found = {}
     for name, root in processes.items():
-        family = list(_family(root, children))
-        found[name] = Usage(now_s, sum(map(_cpu_s, family)), sum(map(_memory_bytes, family)))
+        tree = list(_tree(root, children))
+        found[name] = Usage(now_s, sum(map(_cpu_s, tree)), sum(map(_memory_bytes, tree)))
     return found
 
 
@@ -40,14 +40,14 @@ def _children() -> dict[int, list[int]]:
     return children
 
 
-def _family(root: int, children: dict[int, list[int]]) -> Iterator[int]:
+def _tree(root: int, children: dict[int, list[int]]) -> Iterator[int]:
     yield root
     for child in children.get(root, []):
-        yield from _family(child, children)
+        yield from _tree(child, children)
 
 
 def _stat(pid: int) -> list[str]:
-    """From the state on: the name before it may hold anything."""
+    """Return the fields from the state on; the name before it may contain any character."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -55,13 +55,13 @@ def _stat(pid: int) -> list[str]:
 
 
 def _cpu_s(pid: int) -> float:
-    """Of itself and of children that have ended."""
+    """Return the processor seconds of the process and of its children that have ended."""
     fields = _stat(pid)
     return sum(map(int, fields[11:15])) / _TICKS_PER_S if fields else 0.0
 
 
 def _memory_bytes(pid: int) -> int:
-    """Proportional: what several share counts once in all."""
+    """Return the proportional set size: memory that several processes share counts once in total."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

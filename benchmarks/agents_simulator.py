@@ -1,12 +1,12 @@
-"""Simulated agents in one process: they speak the real protocol and start no ranks.
+"""Simulated agents in one process, which use the real protocol but start no ranks.
 
     python -m benchmarks.agents_simulator PORT[,PORT...] USERS_PORT JOIN_TOKEN API_TOKEN AGENTS JOBS JOIN_PER_S
 
-Each joins with one slot, reads its command stream, acknowledges, and says that ranks have started, trained and ended, and when
-it is due, that it is there. `JOBS` jobs are kept live: one ends every now and then and another one is submitted.
+Each agent joins with one slot, reads and acknowledges its commands, and reports that ranks started, trained and ended. `JOBS`
+jobs are kept live: when one ends, another one is submitted.
 
-Its own pace is set from standard input, one JSON object a line: `{"pace": 3, "ends_per_s": 1}`. To each it prints, as one line, what
-it has measured since the line before. At the end of its input it ends.
+Standard input sets the pace, one JSON object a line: `{"pace": 3, "ends_per_s": 1}`. The simulator answers each line with one
+line of measurements since the previous one. It ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUBMIT_CLIENTS = 4
 
 
 def job(number: int, rng: random.Random) -> dict[str, Any]:
-    """An elastic job on 1 to 8 slots, of one of 20 classes."""
+    """Return the job file of an elastic job on 1 to 8 slots, of one of 20 classes."""
     return {
         "name": f"load-{number}",
         "run": f"python train_{rng.randrange(20)}.py",
@@ -39,7 +39,7 @@ def job(number: int, rng: random.Random) -> dict[str, Any]:
 
 
 class Jobs:
-    """Keeps so many jobs live: submits, and ends those that have all their ranks."""
+    """Supply of live jobs: for each job that it ends, it submits another one."""
 
     def __init__(self, shared: Shared, port: int, api_token: str, count: int) -> None:
         self._shared = shared
@@ -49,14 +49,14 @@ class Jobs:
         self._to_submit = asyncio.Queue[int]()
         self._next = 0
         for _ in range(count):
-            self._another()
+            self._queue_next()
 
-    def _another(self) -> None:
+    def _queue_next(self) -> None:
         self._to_submit.put_nowait(self._next)
         self._next += 1
 
     async def submit(self) -> None:
-        """Submit what is to be submitted, for ever."""
+        """Submit the queued jobs without end."""
         connection = Connection(self._port)
         while True:
             number = await self._to_submit.get()
@@ -76,17 +76,17 @@ class Jobs:
                 await asyncio.sleep(max(0.5, answer.retry_after_s) * self._rng.uniform(1.0, 1.5))
 
     async def end(self) -> None:
-        """End jobs at the pace that was asked for."""
+        """End jobs whose ranks have all started, at the requested rate."""
         while True:
             await asyncio.sleep(1.0)
-            whole = [one for one, ranks in self._shared.ranks.items() if ranks.complete]
-            for one in self._rng.sample(whole, min(len(whole), self._shared.ends_per_s)):
+            complete = [one for one, ranks in self._shared.ranks.items() if ranks.complete]
+            for one in self._rng.sample(complete, min(len(complete), self._shared.ends_per_s)):
                 self._shared.end(one)
-                self._another()
+                self._queue_next()
 
 
 async def run(argv: list[str]) -> None:
-    """Join, then work until standard input ends."""
+    """Join all agents, then simulate until standard input ends."""
     ports, users_port, join_token, api_token, agents, jobs, join_per_s = argv
     shared = Shared([int(port) for port in ports.split(",")], join_token, Load())
     hosts = [Agent(shared, number) for number in range(int(agents))]
@@ -94,35 +94,35 @@ async def run(argv: list[str]) -> None:
     for number, host in enumerate(hosts):
         if number % 20 == 19:
             await asyncio.sleep(20 / float(join_per_s))
-        tasks.update(asyncio.create_task(work) for work in (host.report(), host.obey()))
+        tasks.update(asyncio.create_task(work) for work in (host.report(), host.read_commands()))
     await asyncio.gather(*(host.joined for host in hosts))
     keeper = Jobs(shared, int(users_port), api_token, int(jobs))
     tasks.update(asyncio.create_task(keeper.submit()) for _ in range(_SUBMIT_CLIENTS))
     tasks.add(asyncio.create_task(keeper.end()))
-    say({"joined": len(hosts)})
-    await _obey_lines(shared)
+    write_line({"joined": len(hosts)})
+    await _answer_lines(shared)
     for task in tasks:
         task.cancel()
 
 
-async def _obey_lines(shared: Shared) -> None:
+async def _answer_lines(shared: Shared) -> None:
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
     )
     began_s, began_cpu_s = time.monotonic(), time.process_time()
     while line := await reader.readline():
-        wish = json.loads(line)
-        seen, shared.load = shared.load, Load()
+        settings = json.loads(line)
+        measured, shared.load = shared.load, Load()
         seconds, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
         running = Counter(ranks.complete for ranks in shared.ranks.values())
-        say({**seen.figures(seconds), "cpu": round(cpu_s / seconds, 3), "running": running[True]})
-        shared.pace, shared.ends_per_s = float(wish["pace"]), int(wish["ends_per_s"])
+        write_line({**measured.figures(seconds), "cpu": round(cpu_s / seconds, 3), "running": running[True]})
+        shared.pace, shared.ends_per_s = float(settings["pace"]), int(settings["ends_per_s"])
         began_s, began_cpu_s = time.monotonic(), time.process_time()
 
 
-def say(figures: dict[str, Any]) -> None:
-    """One line for whoever drives this."""
+def write_line(figures: dict[str, Any]) -> None:
+    """Write one line for the driver."""
     sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()
 

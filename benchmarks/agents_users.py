@@ -1,4 +1,4 @@
-"""People at the API while agents report: listings, descriptions, explanations, at a steady rate whatever the answers take."""
+"""Simulated users of the API: they request listings, descriptions and explanations at a steady rate."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ LISTINGS = (
 
 @dataclass
 class Reads:
-    """How long answers took, in seconds from when they were asked for, by kind."""
+    """Latencies in seconds by kind of request, and the requests that failed."""
 
     took_s: dict[str, list[float]] = field(default_factory=dict)
     rejected: int = 0
     failures: Counter[str] = field(default_factory=Counter)
 
     def p99_s(self, *kinds: str) -> float | None:
-        """Of all answers of these kinds, or of all."""
+        """Return the p99 latency of these kinds, or of all kinds if none is named."""
         wanted = kinds or tuple(self.took_s)
         return quantile([one for kind in wanted for one in self.took_s.get(kind, [])], 0.99)
 
 
 class Users:
-    """`per_s` reads a second, of jobs that are live and of jobs that are over."""
+    """Users who read about live and finished jobs. `past` is the number of finished ones."""
 
     def __init__(self, port: int, token: str, *, past: int) -> None:
         self._token = token
@@ -51,7 +51,7 @@ class Users:
             self._idle.put_nowait(Connection(port))
 
     async def read(self, seconds: float, per_s: float) -> Reads:
-        """Read for so long."""
+        """Send `per_s` requests a second for `seconds`, regardless of the latencies."""
         reads, began_s = Reads(), time.monotonic()
         tasks = []
         for number in range(round(seconds * per_s)):
@@ -93,7 +93,7 @@ class Users:
                 self._remember(path, json.loads(answer.body))
 
     def _remember(self, path: str, page: dict[str, object]) -> None:
-        """The next page to walk to, and what is live."""
+        """Store the cursor of the next page, and the live jobs."""
         items, cursor = page["items"], page["next_cursor"]
         assert isinstance(items, list)
         if "live=true" in path:

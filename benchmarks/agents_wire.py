@@ -1,6 +1,6 @@
-"""The two protocols that simulated agents speak, on plain sockets: HTTP/1.1 and Redis, one request at a time each.
+"""Minimal clients of simulated agents for HTTP/1.1 and Redis on plain sockets, one request at a time.
 
-A client library per agent would cost more than the service that is measured.
+A client library for each agent would use more processor time than the service under test.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hiredis
 
 
 class Answer:
-    """An HTTP response: status, `Retry-After` in seconds if it said so, and body."""
+    """HTTP response: status, body, and `Retry-After` in seconds, or 0."""
 
     __slots__ = ("body", "retry_after_s", "status")
 
@@ -29,7 +29,7 @@ def _header(head: bytes, name: bytes) -> bytes:
 
 
 class Connection:
-    """A keep-alive connection to an HTTP service; opened anew when the service has closed it."""
+    """Keep-alive connection to an HTTP service, which is reopened after the service has closed it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -38,7 +38,11 @@ class Connection:
     async def send(
         self, method: str, path: str, token: str, body: bytes = b"", kind: str = "application/json"
     ) -> Answer:
-        """One exchange. Raises OSError or EOFError when the service cannot be reached, even anew."""
+        """Send a request, and return the response.
+
+        Raises:
+            OSError, EOFError: the service cannot be reached on a new connection either.
+        """
         request = (
             f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
             f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -50,7 +54,7 @@ class Connection:
             self.close()
             if not kept:
                 raise
-            return await self._exchange(request)  # closed while idle: every request here may be repeated
+            return await self._exchange(request)  # closed while idle; every request here may be repeated
 
     async def _exchange(self, request: bytes) -> Answer:
         if self._streams is None:
@@ -69,29 +73,29 @@ class Connection:
 
 
 class Stream:
-    """A node's command stream, read and cleared as an agent does."""
+    """Command stream of a node, read and cleared as by an agent."""
 
     def __init__(self, url: str, name: str, block_s: float) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 6379
-        self._who = [unquote(one).encode() for one in (parts.username, parts.password) if one]
-        """User and password; without a user of its own, the password alone."""
+        self._credentials = [unquote(one).encode() for one in (parts.username, parts.password) if one]
+        """User and password, or the password alone if the URL names no user."""
         self._name = name
         self._read = (b"XREAD", b"COUNT", b"100", b"BLOCK", str(int(block_s * 1000)).encode(), b"STREAMS")
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._parser = hiredis.Reader()
 
     async def next(self) -> list[tuple[bytes, bytes]]:
-        """Ids and commands of what is in the stream, waiting for some; empty when none came in time."""
+        """Return the ids and commands in the stream, after waiting for at least one; empty if none came in time."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._host, self._port)
-            if self._who:
-                await self._ask(b"AUTH", *self._who)
+            if self._credentials:
+                await self._ask(b"AUTH", *self._credentials)
         reply = await self._ask(*self._read, self._name.encode(), b"0-0")
         return [(entry_id, fields[1]) for entry_id, fields in reply[0][1]] if reply else []
 
     async def handled(self, entry_ids: list[bytes]) -> None:
-        """Remove what was taken up."""
+        """Remove executed commands."""
         if entry_ids:
             await self._ask(b"XDEL", self._name.encode(), *entry_ids)
 

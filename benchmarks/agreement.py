@@ -1,15 +1,17 @@
-"""The simulator against the live system: the same jobs, run by agents of this machine and replayed in virtual time.
+"""Agreement of the simulator with the live system: the same jobs run on this machine, and replayed in virtual time.
 
     python -m benchmarks.agreement --json
     python -m benchmarks.agreement --timer --quick
 
-Seven jobs train on two slots of a local cluster (PostgreSQL, Redis, service and agent as `headway up` starts them). They
-come so that they wait, share, and change their sizes. What was measured in that very run (step times by size, starts,
-changes, ends) makes a world; `service.simulation` replays it with the code that decides in production, and knows of the
-live decisions nothing. `errors`: of each job |simulated - live| / live of the time from submit to end. `worst_error`
-is the largest of them, `average_error` the same of the mean times, `live_s` and `simulated_s`.
+Seven jobs train on two slots of a local cluster (PostgreSQL, Redis, service and agent as `headway up` starts them). Their
+submit times make them wait, share slots and change their sizes. The measurements of that run (step times by size, starts,
+changes, ends) define a world. `service.simulation` replays it with the scheduling code of production, and does not know the
+live decisions.
 
-With `--timer` a step waits for a known time in place of computing, so that a busy machine does not change it.
+`errors`: |simulated - live| / live of the time from submit to end, by job. `worst_error` is the largest of them.
+`average_error` is the same error of the mean time. `live_s` and `simulated_s` are the times by job.
+
+With `--timer`, a step waits for a fixed time instead of computing, so that a busy machine does not change it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from service.simulation.replay.engine import replay
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`at_s` as in `Submit`; `length_s` are seconds of training on one slot."""
+    """Job with `length_s` seconds of training on one slot. `at_s` and `follows` are those of `Submit`."""
 
     name: str
     at_s: float
@@ -42,7 +44,7 @@ class Job:
 
 SLOTS = 2
 STEP_S = 0.1
-"""On one slot, by the timer."""
+"""Seconds of a step on one slot with `--timer`."""
 STREAM = (
     Job("ada", 0.0, 60.0),
     Job("bob", 3.0, 12.0),
@@ -52,17 +54,18 @@ STREAM = (
     Job("fay", 80.0, 35.0),
     Job("gus", 85.0, 10.0),
 )
-"""No job comes when another one's speed has only just been measured, or is about to be: by a few milliseconds more or less, a
-round then decides otherwise, and no two live runs agree.
+"""No job is submitted about when the speed of another one is first measured.
+
+Otherwise a few milliseconds would change the decision of a round, and no two live runs would agree.
 """
 SHORT = (Job("ada", 0.0, 46.0), Job("bob", 8.0, 23.0), Job("cy", 3.0, 8.0, follows="ada"))
-"""The first shares, grows when it is alone and has run for long enough, and makes room when the third comes."""
+"""The first job shares the slots, grows once it runs alone for long enough, and shrinks when the third one comes."""
 QUICK = (Job("ada", 0.0, 4.0), Job("bob", 0.5, 2.0))
 
 
 def main() -> None:
     parser = benchmark_parser(__doc__, quick="two short jobs")
-    parser.add_argument("--timer", action="store_true", help="steps wait in place of computing")
+    parser.add_argument("--timer", action="store_true", help="steps wait instead of computing")
     arguments = parser.parse_args()
     with temporary_folder() as folder:
         run = run_live(
@@ -75,7 +78,7 @@ def main() -> None:
 
 
 def submits(jobs: Sequence[Job], *, timer: bool) -> list[Submit]:
-    """Jobs of so many seconds, by the timer or by what a step's arithmetic takes on this machine now."""
+    """Return the submits of jobs of these lengths. Without the timer, a step's arithmetic is timed on this machine first."""
     step_s = STEP_S if timer else _arithmetic_s()
     return [
         Submit(
@@ -90,7 +93,7 @@ def submits(jobs: Sequence[Job], *, timer: bool) -> list[Submit]:
 
 
 def agreement(run: Run) -> dict[str, Any]:
-    """How far a replay of what was measured in a run is from it."""
+    """Return the errors of a replay of the run."""
     replayed = replay(world_of(run), policy(run.policy)).jobs
     live_s = np.array([one.completion_s for one in run.jobs])
     simulated_s = replayed.end_s - replayed.submit_s
@@ -106,7 +109,7 @@ def agreement(run: Run) -> dict[str, Any]:
 
 
 def _arithmetic_s() -> float:
-    """The median time of a step's arithmetic on one slot."""
+    """Return the median seconds of a step's arithmetic on one slot."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model, x = network(WIDTH, LAYERS), torch.ones(BATCH * BATCH * PASSES, WIDTH)

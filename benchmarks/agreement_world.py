@@ -1,4 +1,4 @@
-"""The world in which a run of the live system is replayed: its submits, and what was measured in that very run."""
+"""The simulated world in which a live run is replayed: its submits, and the measurements of that run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 import numpy as np
 
-from benchmarks.agreement_live import Run, Seen
+from benchmarks.agreement_live import FinishedJob, Run
 from headway.contract.views.jobs import EventView
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import FloatArray
@@ -27,7 +27,7 @@ from service.simulation.model.world import (
 
 
 def world_of(run: Run) -> World:
-    """The jobs of a run on its slots, not yet decided about."""
+    """Return the world with the jobs and slots of a run, without any of its decisions."""
     kinds = (Kind(name=run.device_kind, node_slots=(run.slots,)),)
     configurations = configurations_of(kinds)
     began_at = run.jobs[0].job.submitted_at
@@ -56,21 +56,25 @@ def world_of(run: Run) -> World:
             on_events=True,
             live_pause_s=_median(event.data["pause_s"] for event in _events(run.jobs, "switch")),
             view=View.LEARNED,
-            measurement_noise=0.0,  # the profiles are what was measured
+            measurement_noise=0.0,  # the profiles are measurements already
             latencies=_latencies(run.jobs),
         ),
     )
 
 
 def _application(
-    seen: Seen, configurations: Configurations, step_s: Mapping[int, float], start_s: float, end_s: float
+    job: FinishedJob,
+    configurations: Configurations,
+    step_s: Mapping[int, float],
+    start_s: float,
+    end_s: float,
 ) -> Application:
-    progress = seen.job.progress
+    progress = job.job.progress
     batch, samples = progress.global_batch, progress.total_samples
     assert batch is not None and samples is not None, "the script uses the library"  # noqa: PT018
     times = np.array([[step_s[slots] for slots in configurations.slots.tolist()]])
     return Application(
-        name=seen.job.name,
+        name=job.job.name,
         boundaries=np.array([0.0, float(samples)]),
         goodput=batch / times,
         restart_s=start_s,
@@ -80,7 +84,7 @@ def _application(
 
 
 def _steps(batch: float, step_s: FloatArray) -> Steps:
-    """Of one batch, in which nobody knows the part of synchronisation."""
+    """Return steps of one batch size whose synchronisation time is unknown."""
     return Steps(
         global_batch=np.full(step_s.shape, batch),
         accumulation=np.ones(step_s.shape),
@@ -93,8 +97,11 @@ def _steps(batch: float, step_s: FloatArray) -> Steps:
     )
 
 
-def _all_step_s(jobs: Sequence[Seen], sizes: Sequence[int]) -> list[dict[int, float]]:
-    """Seconds of a step of each job by slots: where a job never had so many, as many times shorter as those of others."""
+def _all_step_s(jobs: Sequence[FinishedJob], sizes: Sequence[int]) -> list[dict[int, float]]:
+    """Return the seconds of a step of each job by slots.
+
+    For a size that a job never had, its known step time is scaled by the median ratio of the other jobs.
+    """
     ratios = {
         size: _median((one.step_s[size] / one.step_s[1] for one in jobs if {1, size} <= set(one.step_s)), 1.0)
         for size in sizes
@@ -105,14 +112,14 @@ def _all_step_s(jobs: Sequence[Seen], sizes: Sequence[int]) -> list[dict[int, fl
     ]
 
 
-def _starts_s(jobs: Sequence[Seen], step_s: Sequence[Mapping[int, float]]) -> Iterator[float]:
-    """From each grant to the begin of the first step, which is told of when it ends."""
+def _starts_s(jobs: Sequence[FinishedJob], step_s: Sequence[Mapping[int, float]]) -> Iterator[float]:
+    """Yield the seconds from each grant to the begin of the first step; the event is reported at the step's end."""
     for one, times in zip(jobs, step_s, strict=True):
         for granted, first in _pairs(one.events, "allocate", "first_step"):
             yield _since(first.at, granted.at) - times[granted.data["slots"]]
 
 
-def _latencies(jobs: Sequence[Seen]) -> Latencies:
+def _latencies(jobs: Sequence[FinishedJob]) -> Latencies:
     grown, shrunk = [], []
     for one in jobs:
         for decided, switched in _pairs(one.events, "prepare", "switch"):
@@ -129,12 +136,12 @@ def _latencies(jobs: Sequence[Seen]) -> Latencies:
     )
 
 
-def _between(jobs: Sequence[Seen], first: str, then: str) -> Iterator[float]:
+def _between(jobs: Sequence[FinishedJob], first: str, then: str) -> Iterator[float]:
     return (_since(after.at, before.at) for one in jobs for before, after in _pairs(one.events, first, then))
 
 
 def _pairs(events: Sequence[EventView], first: str, then: str) -> Iterator[tuple[EventView, EventView]]:
-    """Each event of one kind with the next of the other, if that comes before another one of the first."""
+    """Yield each event of kind `first` with the next one of kind `then`, if no other `first` comes between them."""
     before: EventView | None = None
     for event in events:
         if event.kind == first:
@@ -144,12 +151,12 @@ def _pairs(events: Sequence[EventView], first: str, then: str) -> Iterator[tuple
             before = None
 
 
-def _events(jobs: Sequence[Seen], kind: str) -> Iterator[EventView]:
+def _events(jobs: Sequence[FinishedJob], kind: str) -> Iterator[EventView]:
     return (event for one in jobs for event in one.events if event.kind == kind)
 
 
 def _median(values: Iterator[float] | Sequence[float], otherwise: float = 0.0) -> float:
-    """`otherwise` where nothing of the kind happened."""
+    """Return the median, or `otherwise` without values."""
     found = list(values)
     return statistics.median(found) if found else otherwise
 

@@ -1,29 +1,29 @@
-"""How long a whole decision takes on one core, from models to slots, at the sizes of four clusters.
+"""Processor time of a whole scheduling decision on one core, from models to slots, at the sizes of four clusters.
 
     python -m benchmarks.allocation --json
     python -m benchmarks.allocation --jobs 1000 --slots 4096 --kinds 3 --json
     python -m benchmarks.allocation --quotas 50 --dollars --json
     python -m benchmarks.allocation --quick --json
 
-The jobs' models are of Pollux's form and scale well or badly; every job may adapt its batch. Jobs want powers of two up
-to a node of 8 slots and whole nodes up to 64, and two to three times more than there is; about half of them hold slots.
-`--dollars`: dollars per hour bound the choice at half of what all slots cost. `--quotas`: so many projects, whose quotas
-are half to twice a fair share each.
+The jobs' models have Pollux's form and scale well or badly, and every job may adapt its batch. Jobs ask for powers of two up
+to a node of 8 slots, or for whole nodes up to 64. In total they ask for two to three times the available slots, and about
+half of them hold slots. `--dollars` limits the dollars per hour to half of what all slots cost. `--quotas` sets the number of
+projects, each with a quota of half to twice a fair share.
 
 For each size:
 
-- `tables_s`: goodput of all jobs in all configurations. `utility_s`: what the default policy makes of it. `solve_s`: the
-  solver; `gap` is what it proves, and 0 is asked for at up to 100 jobs, 0.1 % beyond. `place_s`: from counts to slots.
-- `whole_s`: the sum of the four.
-- `round_s`: the same decision as the service makes it, from a snapshot to an action with a reason for every job. It adds
-  the fit of all speeds, the masks and the sentences. `round_gap` is what its solver proves.
-- `peak_bytes`, `round_peak_bytes`: the largest size of the process, with Python and the made-up input. The two
-  decisions are measured in processes of their own.
+- `tables_s`: goodput of all jobs in all configurations. `utility_s`: utilities of the default policy. `solve_s`: the solver.
+  `gap` is its proven optimality gap; the required gap is 0 for up to 100 jobs, and 0.1 % for more. `place_s`: placement.
+- `whole_s`: sum of these four.
+- `round_s`: the same decision as the service makes it, from a snapshot to an action with a reason for every job. It includes
+  the fit of all speeds, the masks and the messages. `round_gap` is the optimality gap of its solver.
+- `peak_bytes`, `round_peak_bytes`: peak memory of the process, including Python and the synthetic input. Each of the two
+  decisions is measured in its own process.
 
-Times are seconds of processor time on one core, the median of `repeats` (rounds: of 3, and a single one beyond
-1,000 jobs); as in the service, the cycle collector waits. With several sizes, the figures of the largest
-one are repeated at the top, and `growth` (`round_growth`) is the steepest slope of log(time) over log(jobs) between two
-neighbouring sizes: 1 is linear, 2 is quadratic. `--quick` does all of it for a few hundred jobs.
+Times are seconds of processor time on one core: the median of `repeats` (for rounds: of 3, or a single one beyond 1,000
+jobs). As in the service, the cycle collector is paused. With several sizes, the figures of the largest one are repeated at
+the top. `growth` (`round_growth`) is the steepest slope of log(time) over log(jobs) between two neighbouring sizes: 1 is
+linear, 2 is quadratic.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from service.garbage import paused_collector
 
 Result = TypeVar("Result")
 Size: TypeAlias = tuple[int, int, int]
-"""Jobs, slots, device kinds."""
+"""Number of jobs, slots and device kinds."""
 
 SIZES: tuple[Size, ...] = ((64, 256, 3), (1_000, 4_096, 3), (10_000, 65_536, 5), (50_000, 250_000, 5))
 QUICK_SIZES: tuple[Size, ...] = ((64, 256, 3), (256, 1_024, 3))
@@ -69,7 +69,7 @@ SEED = 0
 
 
 class Stopwatch:
-    """Processor seconds of each part, of every repeat."""
+    """Processor seconds of each part and repeat."""
 
     def __init__(self) -> None:
         self._taken_s: dict[str, list[float]] = {}
@@ -85,7 +85,7 @@ class Stopwatch:
 
 
 def decide(instance: Instance, watch: Stopwatch) -> dict[str, float]:
-    """One decision from models to slots, and what came of it."""
+    """Make one decision from models to slots, and return figures about its result."""
     table = watch.time("tables", lambda: goodput_table(instance.models, instance.given.configurations))
     given = instance.round_input(table.goodput)
     found: list[tuple[Problem, Solution]] = []
@@ -97,8 +97,8 @@ def decide(instance: Instance, watch: Stopwatch) -> dict[str, float]:
         return solution
 
     choices = watch.time("choose", lambda: policy("goodput").choose(given, solve_timed))
-    wants = instance.wants(choices.chosen)
-    places = watch.time("place", lambda: place_all(wants, instance.pools))
+    requests = instance.placement_requests(choices.chosen)
+    places = watch.time("place", lambda: place_all(requests, instance.pools))
     return {
         "gap": found[-1][1].gap,
         "configurations": len(given.configurations.slots),
@@ -110,8 +110,8 @@ def decide(instance: Instance, watch: Stopwatch) -> dict[str, float]:
 
 
 def measure(size: Size, quotas: int, dollars: bool) -> dict[str, float]:  # noqa: FBT001
-    """The figures of one size, in this process, on one core."""
-    instance = _prepared(size, quotas, dollars)
+    """Return the figures of one size, measured in this process on one core."""
+    instance = _warm_instance(size, quotas, dollars)
     repeats = _repeats(size)
     watch = Stopwatch()
     for _ in range(repeats):
@@ -133,8 +133,8 @@ def measure(size: Size, quotas: int, dollars: bool) -> dict[str, float]:  # noqa
 
 
 def measure_round(size: Size, quotas: int, dollars: bool) -> dict[str, float]:  # noqa: FBT001
-    """The figures of one round of the service, in this process, on one core."""
-    snapshot = make_snapshot(_prepared(size, quotas, dollars))
+    """Return the figures of one round of the service, measured in this process on one core."""
+    snapshot = make_snapshot(_warm_instance(size, quotas, dollars))
     gap = 0.0 if size[0] <= EXACT_UP_TO else GAP
     watch = Stopwatch()
     for _ in range(3 if size[0] <= 1_000 else 1):
@@ -151,7 +151,7 @@ def measure_round(size: Size, quotas: int, dollars: bool) -> dict[str, float]:  
 
 
 def growth(taken_s: Mapping[int, float]) -> float | None:
-    """The steepest slope of log(seconds) over log(jobs) between two neighbouring sizes; None for less than two."""
+    """Return the steepest slope of log(seconds) over log(jobs) between two neighbouring sizes; None for one size."""
     sizes = sorted(taken_s)
     slopes = [
         math.log(taken_s[large] / taken_s[small]) / math.log(large / small)
@@ -160,8 +160,8 @@ def growth(taken_s: Mapping[int, float]) -> float | None:
     return round(max(slopes), 3) if slopes else None
 
 
-def _prepared(size: Size, quotas: int, dollars: bool) -> Instance:  # noqa: FBT001
-    """The instance; before it a small decision, so that imports and caches do not count."""
+def _warm_instance(size: Size, quotas: int, dollars: bool) -> Instance:  # noqa: FBT001
+    """Return the instance, after a small decision as a warm-up, so that imports and caches do not count."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     decide(make_instance(16, 64, 2, seed=SEED, quotas=0, dollars=False), Stopwatch())
     return make_instance(*size, seed=SEED, quotas=quotas, dollars=dollars)
@@ -176,7 +176,7 @@ def _peak_bytes() -> int:
 
 
 def measure_all(sizes: Sequence[Size], quotas: int, dollars: bool) -> dict[Size, dict[str, float]]:  # noqa: FBT001
-    """The figures of every size, one process after the other."""
+    """Return the figures of every size, measured in one process after the other."""
     spawn = multiprocessing.get_context("spawn")
     results: dict[Size, dict[str, float]] = {}
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
@@ -211,7 +211,7 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = benchmark_parser(__doc__, quick="a few hundred jobs: says little")
+    parser = benchmark_parser(__doc__, quick="a few hundred jobs")
     parser.add_argument("--jobs", type=int, help="default: the four standard sizes")
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--kinds", type=int, default=3)

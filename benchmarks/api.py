@@ -1,36 +1,32 @@
-"""Submits per second, beside a bare FastAPI handler with one INSERT, in one run.
+"""Submits per second, compared with a bare FastAPI handler with one INSERT in the same run.
 
     python -m benchmarks.api --json
 
 Both servers are one uvicorn process over the same embedded PostgreSQL (with fsync), loaded in turns by
-`--clients` connections from this process. `submits_per_s` and `bare_per_s` are medians over the turns,
-`p99_ms` is over all submits; every submit is checked to be stored.
+`--clients` connections from this process. `submits_per_s` and `bare_per_s` are medians over the turns, and
+`p99_ms` covers all submits. The benchmark checks that every submit is stored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
 import httpx
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from benchmarks.servers import TOKEN, api, migrate, server, service_env
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
 from service.adapters.postgres.database import sqlalchemy_url
-
-TOKEN = "benchmark"
-START_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,12 @@ class Turn:
 
     per_s: float
     latencies_s: list[float]
-    """Of what was accepted."""
+    """Latencies of the accepted requests."""
     rejected: int
 
 
 def a_job(prefix: str, number: int) -> dict[str, object]:
-    """What is submitted as the job of that number."""
+    """Return the job file with this number."""
     return {"name": f"{prefix}-{number}", "run": "python train.py"}
 
 
@@ -56,10 +52,9 @@ async def load(
     count: int,
     tokens: Sequence[str] = (TOKEN,),
 ) -> Turn:
-    """`count` POSTs over `clients` keep-alive connections, with the tokens in turn."""
+    """Send `count` POST requests over `clients` keep-alive connections, with the tokens in turn."""
     numbers = iter(range(count))
     latencies: list[float] = []
-
     rejected = 0
 
     async def client() -> None:
@@ -93,48 +88,15 @@ async def load(
     return Turn(count / (time.perf_counter() - began), latencies, rejected)
 
 
-@contextmanager
-def server(argv: list[str], env: dict[str, str], url: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process that answers at `url`."""
-    # Its log goes beside the result, which is all that standard output is for.
-    process = subprocess.Popen([sys.executable, *argv], env={**os.environ, **env}, stdout=sys.stderr)
-    try:
-        deadline = time.monotonic() + START_PATIENCE_S
-        while True:
-            try:
-                httpx.get(url)
-                break
-            except httpx.TransportError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"{argv} does not answer at {url}") from None
-                time.sleep(0.1)
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
-
-
 async def measure(
     service_port: int, bare_port: int, turns: int, clients: int, count: int
 ) -> dict[str, object]:
-    """Take turns, so that what else happens on the machine hits both."""
+    """Load both servers in turns, so that other work of the machine affects both."""
     submits: list[Turn] = []
     bare: list[Turn] = []
     for turn in range(turns + 1):  # the first one warms both up
-        bare.append(
-            await load(
-                bare_port, "/items", lambda n: {"name": f"i-{n}", "run": "python t.py"}, clients, count
-            )
-        )
-        submits.append(
-            await load(
-                service_port,
-                "/api/v1/jobs",
-                partial(a_job, f"b-{turn}"),
-                clients,
-                count,
-            )
-        )
+        bare.append(await load(bare_port, "/items", partial(a_job, "i"), clients, count))
+        submits.append(await load(service_port, "/api/v1/jobs", partial(a_job, f"b-{turn}"), clients, count))
     submits, bare = submits[1:], bare[1:]
     latencies = sorted(one for turn in submits for one in turn.latencies_s)
     submits_per_s = statistics.median(turn.per_s for turn in submits)
@@ -150,8 +112,18 @@ async def measure(
     }
 
 
-def stored(port: int, expected: int) -> None:
-    """Check that every acknowledged submit is in the listing."""
+def bare_app(postgres: EmbeddedPostgres, port: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run the bare handler on a port, with a database of its own."""
+    env = {"BARE_DATABASE_URL": sqlalchemy_url(postgres.create_database("bare")), "BARE_PORT": str(port)}
+    return server(["-m", "benchmarks.bare_app"], env, f"http://127.0.0.1:{port}/openapi.json")
+
+
+def check_stored(port: int, expected: int) -> None:
+    """Check that every acknowledged submit is in the listing.
+
+    Raises:
+        RuntimeError: a submit is missing.
+    """
     count, cursor = 0, None
     with httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
         while True:
@@ -178,28 +150,11 @@ def main() -> None:
         EmbeddedRedis(data / "redis") as redis,
     ):
         port, bare_port = free_port(), free_port()
-        service = {
-            "HEADWAY_DATABASE_URL": postgres.url(),
-            "HEADWAY_REDIS_URL": redis.url(),
-            "HEADWAY_STORAGE_URL": f"file://{data}/storage",
-            "HEADWAY_API_TOKEN": TOKEN,
-            "HEADWAY_JOIN_TOKEN": TOKEN,
-            "HEADWAY_PORT": str(port),
-            "HEADWAY_RATE_PER_S": "0",  # one token sends all that the service can take
-        }
-        bare = {
-            "BARE_DATABASE_URL": sqlalchemy_url(postgres.create_database("bare")),
-            "BARE_PORT": str(bare_port),
-        }
-        subprocess.run(
-            [sys.executable, "-m", "service", "migrate"], env={**os.environ, **service}, check=True
-        )
-        with (
-            server(["-m", "service", "api"], service, f"http://127.0.0.1:{port}/livez"),
-            server(["-m", "benchmarks.bare_app"], bare, f"http://127.0.0.1:{bare_port}/openapi.json"),
-        ):
+        env = service_env(data, postgres, redis)
+        migrate(env)
+        with api(env, port), bare_app(postgres, bare_port):
             result = asyncio.run(measure(port, bare_port, turns, arguments.clients, count))
-            stored(port, (turns + 1) * count)
+            check_stored(port, (turns + 1) * count)
     show(result, arguments)
 
 

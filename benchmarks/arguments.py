@@ -1,6 +1,6 @@
-"""Flags, results and ends of all benchmarks.
+"""Options, output and termination of all benchmarks.
 
-A benchmark is a module of this folder whose docstring shows how to run it with the flag that prints JSON. It begins and ends like this:
+A benchmark is a module of this folder whose docstring shows its command with `--json`. It begins and ends like this:
 
     def main() -> None:
         parser = benchmark_parser(__doc__, quick="two kills only")
@@ -11,8 +11,8 @@ A benchmark is a module of this folder whose docstring shows how to run it with 
     if __name__ == "__main__":
         run_benchmark(main)
 
-With `--quick` a benchmark does all that it does otherwise on less, within seconds, and prints the same keys: whether it works can be seen,
-how fast it is cannot. `tests/integration/benchmarks/test_quick.py` runs each of them like that.
+With `--quick` a benchmark does the same work on small inputs within seconds, and prints the same keys. This shows that it
+works; its figures mean nothing. `tests/integration/benchmarks/test_quick.py` runs each benchmark that way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _guard: Guard | None = None
 
 
 def names() -> list[str]:
-    """Names of all benchmarks: a module is one if its text says how to run it, and for JSON."""
+    """Return the names of all benchmarks: the modules whose text contains their command and `--json`."""
     found = []
     for file in sorted(FOLDER.glob("[a-z]*.py")):
         text = file.read_text()
@@ -49,11 +49,11 @@ def names() -> list[str]:
 
 
 def benchmark_parser(description: str | None, *, quick: str) -> argparse.ArgumentParser:
-    """Return a parser that knows `--json` and `--quick`.
+    """Return a parser with `--json` and `--quick`.
 
     Args:
-        description: the docstring of the benchmark, which says what its figures mean.
-        quick: what a quick run leaves out.
+        description: docstring of the benchmark, which explains its figures.
+        quick: extent of a quick run.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -64,13 +64,16 @@ def benchmark_parser(description: str | None, *, quick: str) -> argparse.Argumen
 
 
 def show(result: Mapping[str, Any], arguments: argparse.Namespace) -> None:
-    """Print a result: one line with `--json`, else for people."""
+    """Print a result as JSON: on one line with `--json`, else indented."""
     print(json.dumps(result, indent=None if arguments.json else 2))
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder for the run that only this user may enter. With `run_benchmark`, it is removed even if the benchmark is killed."""
+    """Create a folder that only this user may enter, and remove it at the end.
+
+    Under `run_benchmark`, it is removed even if the benchmark is killed.
+    """
     if _guard is None:
         with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
             yield Path(name).resolve()
@@ -80,7 +83,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def shared_folder(folder: Path) -> Path:
-    """A folder in a temporary one that ranks may write to: an agent that is root runs each job as a user of its own."""
+    """Create a folder inside `folder` that all ranks may write to, even if each job has its own user."""
     folder.chmod(0o711)
     shared = folder / "shared"
     shared.mkdir()
@@ -89,15 +92,15 @@ def shared_folder(folder: Path) -> Path:
 
 
 def pool(processes: int) -> ProcessPoolExecutor:
-    """Worker processes that are started anew: a fork would outlive a killed benchmark unseen by its guard."""
+    """Return a pool of spawned worker processes. The guard does not see forked ones, which would outlive a killed benchmark."""
     return ProcessPoolExecutor(max(processes, 1), mp_context=multiprocessing.get_context("spawn"))
 
 
 def run_benchmark(main: Callable[[], None]) -> None:
-    """Run a benchmark as a program. Whatever ends it ends all that it has started.
+    """Run a benchmark as a program, and end all processes that it started, however it ends.
 
-    Ctrl-C, SIGTERM and SIGHUP unwind it in order. SIGKILL has the guard do the rest. An error that the benchmark knows is said
-    without a stack trace; the exit code is 1.
+    SIGINT, SIGTERM and SIGHUP unwind the stack; after SIGKILL, the guard cleans up. An expected error is printed without a
+    stack trace, and the exit code is 1.
     """
     global _guard
     with Guard() as _guard:
@@ -110,7 +113,7 @@ def run_benchmark(main: Callable[[], None]) -> None:
 
 
 def _unwind_on_signals() -> None:
-    """Let the first signal unwind the program, and later ones not disturb the stopping."""
+    """Unwind the stack at the first signal, and ignore later signals meanwhile."""
 
     def stop(number: int, _frame: object) -> NoReturn:
         for each in _SIGNALS:

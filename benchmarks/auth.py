@@ -1,33 +1,29 @@
-"""What it costs to know who asks: submits with tokens of users, beside submits with the service's own token, in one run.
+"""Cost of authenticating users: submits with users' tokens, compared with the service's own token in the same run.
 
     python -m benchmarks.auth --json
 
 One API process over an embedded PostgreSQL (with fsync) is loaded in turns by `--clients` connections from this process. The
-table holds `--users` users, each a member of a few projects and with a token; `--tokens` of them are used, one after another.
-`p99_ratio` is the p99 of a submit with these over the p99 with the token of the service's settings, each over all its turns;
-the goal is 1.10. `median_ratio` likewise.
+database has `--users` users, each with a token and roles in three projects. `--tokens` of these tokens are used in turn.
+`p99_ratio` is the p99 latency of a submit with users' tokens over that with the token of the service's settings, each over
+all turns; the goal is 1.10. `median_ratio` is the same ratio of the medians.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
-import subprocess
-import sys
 from functools import partial
 
-import asyncpg
-
-from benchmarks.api import TOKEN, Turn, a_job, load, server
+from benchmarks.api import Turn, a_job, load
 from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from benchmarks.servers import TOKEN, api, connected, migrate, service_env
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
 from service.usecases.identity.tokens import new_token
 from service.usecases.nodes.join import digest_token
 
-_PEOPLE = """
+_USERS = """
     INSERT INTO users (id, name, created_at)
         SELECT 'u' || n, 'user' || n, now() FROM generate_series(1, cardinality($1::text[])) AS n;
 """
@@ -42,35 +38,27 @@ _TOKENS = """
 """
 
 
-async def people(url: str, tokens: list[str]) -> None:
-    """As many users as tokens, a token each."""
-    connection = await asyncpg.connect(url)
-    try:
-        digests = [digest_token(one) for one in tokens]
-        await connection.execute(_PEOPLE, digests)
+async def create_users(url: str, tokens: list[str]) -> None:
+    """Store a user for each token."""
+    digests = [digest_token(one) for one in tokens]
+    async with connected(url) as connection:
+        await connection.execute(_USERS, digests)
         await connection.execute(_ROLES)
         await connection.execute(_TOKENS, digests)
         await connection.execute("ANALYZE")
-    finally:
-        await connection.close()
 
 
 async def measure(port: int, tokens: list[str], turns: int, clients: int, count: int) -> dict[str, object]:
-    """Take turns, so that what else happens on the machine hits both; the first turn of each warms up."""
+    """Load the API with both kinds of token in turns, so that other work of the machine affects both.
+
+    The first turn of each kind is a warm-up.
+    """
     static: list[Turn] = []
     known: list[Turn] = []
     for turn in range(turns + 1):
         for kept, shown, name in ((static, [TOKEN], "s"), (known, tokens, "k")):
-            kept.append(
-                await load(
-                    port,
-                    "/api/v1/jobs",
-                    partial(a_job, f"{name}-{turn}"),
-                    clients,
-                    count,
-                    shown,
-                )
-            )
+            job = partial(a_job, f"{name}-{turn}")
+            kept.append(await load(port, "/api/v1/jobs", job, clients, count, shown))
     found = {}
     for name, taken in (("static", static[1:]), ("tokens", known[1:])):
         latencies = sorted(one for turn in taken for one in turn.latencies_s)
@@ -91,7 +79,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--count", type=int, default=1000, help="requests of a turn")
     parser.add_argument("--users", type=int, default=5000)
-    parser.add_argument("--tokens", type=int, default=8, help="of these users, that are used")
+    parser.add_argument("--tokens", type=int, default=8, help="users whose tokens are used")
     arguments = parser.parse_args()
     turns, count, users = (
         (1, 50, 50) if arguments.quick else (arguments.turns, arguments.count, arguments.users)
@@ -103,28 +91,12 @@ def main() -> None:
         EmbeddedRedis(data / "redis") as redis,
     ):
         port = free_port()
-        service = {
-            "HEADWAY_DATABASE_URL": postgres.url(),
-            "HEADWAY_REDIS_URL": redis.url(),
-            "HEADWAY_STORAGE_URL": f"file://{data}/storage",
-            "HEADWAY_API_TOKEN": TOKEN,
-            "HEADWAY_RATE_PER_S": "0",  # one token sends all that the service can take
-            "HEADWAY_PORT": str(port),
-        }
-        subprocess.run(
-            [sys.executable, "-m", "service", "migrate"], env={**os.environ, **service}, check=True
-        )
-        asyncio.run(people(postgres.url(), tokens))
-        with server(["-m", "service", "api"], service, f"http://127.0.0.1:{port}/livez"):
-            result = asyncio.run(
-                measure(
-                    port,
-                    tokens[: arguments.tokens],
-                    turns,
-                    arguments.clients,
-                    count,
-                )
-            )
+        env = service_env(data, postgres, redis)
+        migrate(env)
+        asyncio.run(create_users(postgres.url(), tokens))
+        with api(env, port):
+            used = tokens[: arguments.tokens]
+            result = asyncio.run(measure(port, used, turns, arguments.clients, count))
     show(result, arguments)
 
 

@@ -1,4 +1,4 @@
-"""What a submit is compared with: a FastAPI handler that validates a small body and does one INSERT."""
+"""Baseline for submits: a FastAPI handler that validates a small body and does one INSERT."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""Whether a long-run budget is kept: what the budget policy really spends over days of a published stream.
+"""Spending of the budget policy over days of a published stream, compared with its long-run budget.
 
     python -m benchmarks.budget --json
 
-The two published streams follow each other, eight hours each, for four days: 1,920 jobs, with a calm and a busy time
-in each eight hours. The policy begins without any knowledge, learns what arrives, and is to spend so many dollars an
-hour on average, on at most 256 slots at a dollar an hour. Changes are live and rounds on events, as Headway has them.
+The two published streams alternate, eight hours each, for four days: 1,920 jobs, with a calm and a busy period in each eight
+hours. The policy starts without knowledge of the stream. Its budget limits the mean of the dollars per hour, on at most 256 slots
+at a dollar per hour each. Changes are live, and rounds also run on events.
 
-`worst_error` is the largest |spent / budget - 1| over the budgets; `points` has them one by one, with the mean
-completion time, `mu_jct_h`, that the one price of delay has which spends as much: what it costs to find it.
+`worst_error` is the largest |spent / budget - 1| over the budgets. `points` has the figures of each budget. Among them,
+`mu_jct_h` is the mean completion time with a fixed price of delay that spends the same. Only a policy that knows the stream
+in advance could choose this price.
 """
 
 from __future__ import annotations
@@ -43,13 +44,17 @@ def main() -> None:
     policies = [BudgetPolicy(usd_per_h=budget) for budget in budgets]
     policies += [BudgetPolicy(mu_h_per_usd=price) for price in prices]
     with pool(arguments.processes) as workers:
-        played = list(workers.map(partial(_played, windows), policies))
-    result = _compared(budgets, played[: len(budgets)], played[len(budgets) :])
+        played = list(workers.map(partial(_replay_figures, windows), policies))
+    result = _compare(budgets, played[: len(budgets)], played[len(budgets) :])
     show(result, arguments)
 
 
 def _days(windows: int) -> World:
-    """Raises BadInput where the measured data are not there."""
+    """Return the world of all windows.
+
+    Raises:
+        BadInput: the measured data are missing.
+    """
     jobs = []
     for window in range(windows):
         file = data_folder() / "workloads" / f"{WORKLOADS[window % len(WORKLOADS)]}.csv"
@@ -61,7 +66,7 @@ def _days(windows: int) -> World:
     return world_of_stream(KINDS, file, sorted(jobs, key=lambda job: job.submit_s), rules)
 
 
-def _played(windows: int, policy: BudgetPolicy) -> dict[str, float]:
+def _replay_figures(windows: int, policy: BudgetPolicy) -> dict[str, float]:
     found = replay(_days(windows), policy)
     figures = summary(found)
     return {
@@ -71,7 +76,7 @@ def _played(windows: int, policy: BudgetPolicy) -> dict[str, float]:
     }
 
 
-def _compared(
+def _compare(
     budgets: Sequence[float], kept: list[dict[str, float]], fixed: list[dict[str, float]]
 ) -> dict[str, Any]:
     curve = [(one["usd_per_h"], one["jct_h"]) for one in fixed]

@@ -1,9 +1,9 @@
-"""The least mean completion time that any policy could reach with so many dollars, however clever: a bound.
+"""Lower bound on the mean completion time of any policy that spends a given number of dollars.
 
-Each job is alone in a cluster that always has room, starts when it is submitted, and rents slots instead of nodes. Its
-sizes over its phases are those that make hours plus dollars at some price least, with a start at the measured cost and
-changes at `change_s` (dynamic programming over phases). By duality (any policy's hours plus price times its dollars are
-at least the sum of these) no policy that spends as much is faster.
+Each job runs alone in a cluster without limits, starts at its submit, and rents slots instead of nodes. For a given price,
+dynamic programming over the phases of a job finds the sizes with the least hours + price * dollars. A start costs the
+measured time, and a change `change_s`. For any policy, hours + price * dollars of all jobs are at least the sum of these
+minimums. So by duality no policy that spends as much is faster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ PRICES_H_PER_USD = tuple(np.geomspace(1e-4, 4.0, 60).tolist())
 
 
 def least_hours(world: World, usd: Sequence[float], *, change_s: float | None) -> list[float]:
-    """Mean hours from submit to end, for each of these dollars for all jobs together; `change_s` None: a restart."""
+    """Return the bound on the mean hours from submit to end, for each total of dollars in `usd`.
+
+    `change_s` are the seconds of a change; None means those of a restart.
+    """
     jobs = len(world.arrivals)
     bounds = []
     for price in PRICES_H_PER_USD:
@@ -39,7 +42,7 @@ def least_hours(world: World, usd: Sequence[float], *, change_s: float | None) -
 def _least(
     application: Application, job: Arrival, usd_per_h: FloatArray, price: float, change_s: float | None
 ) -> float:
-    """Hours, and dollars at their price in hours, of the best sizes of a job."""
+    """Return the minimum of hours + price * dollars over the sizes of a job. `price` is in hours per dollar."""
     hour_cost = 1.0 + price * usd_per_h
     work = np.diff(application.boundaries)
     if job.work is not None:

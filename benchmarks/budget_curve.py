@@ -1,19 +1,19 @@
-"""Mean completion time by dollars: the budget policy against Pollux with its autoscaling, where nodes are rented.
+"""Mean completion time by dollars on rented nodes: the budget policy compared with Pollux and its autoscaling.
 
     python -m benchmarks.budget_curve --json
 
-Both rent whole nodes of 4 t4 for the jobs of a published stream, as many as they like up to 64, and pay for them from
-round to round, used or not, a dollar an hour for each slot. Pollux asks that what the rented slots give together, over
-what as many single slots would give, stays in a band, and where it does not, rents the number of nodes that comes
-nearest to its middle (OSDI'21, section 4.2.2). Five bands, of which the middle one is theirs, make five budgets. The
-budget policy has one price of delay for the whole stream, which makes it spend as much: hours are interpolated by
-dollars, both in logarithms, between prices that were played. Changes cost the measured restarts.
+Both policies rent up to 64 whole nodes of 4 t4 for the jobs of a published stream. They pay a dollar per hour for each slot
+from round to round, used or not. Pollux keeps its utility, the speedup of the rented slots over as many single slots, in a
+band. Outside the band, it rents the number of nodes whose utility is closest to the middle (OSDI'21, section 4.2.2). Five
+bands, of which the middle one is the published one, give five budgets. The budget policy has one price of delay for the whole
+stream. Its hours for a budget are interpolated by dollars, both in logarithms, between replayed prices. A change costs the
+measured restart.
 
-`ratio` is Pollux's mean completion time over that of the budget policy for no more dollars, null where no price that was
-played makes it spend as little; `ratio_least` and `ratio_published` are the least one and that of their own band. The
-same with `_live`: the budget policy with live resize and rounds on events, as Headway has them, against Pollux with
-restarts and its rounds of a minute. `ratio_most` and `ratio_most_live` are what no policy could exceed in this world
-(`benchmarks.budget_bound`): where Pollux rents more than jobs can use, there is little to gain.
+`ratio`: Pollux's mean completion time over that of the budget policy for no more dollars; null if no replayed price spends as
+little. `ratio_least` and `ratio_published`: the lowest ratio, and that of the published band. The keys with `_live` compare
+the budget policy with live resize and rounds on events with Pollux with restarts and rounds every minute. `ratio_most` and
+`ratio_most_live`: upper bounds for any policy in this world (`benchmarks.budget_bound`). They are low where Pollux rents more
+than the jobs can use.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from service.simulation.replay.engine import replay
 from service.simulation.replay.metrics import summary
 
 NODES, NODE_SLOTS = 64, 4
-"""With half as many nodes it is their number that bounds what money could buy, not the budget."""
+"""With half as many nodes, their number would limit the policies instead of the budget."""
 KINDS = (Kind(name="t4", node_slots=(NODE_SLOTS,) * NODES, usd_per_slot_h=1.0),)
 MIDDLES = (0.3, 0.4, 0.5, 0.6, 0.7)
-"""Of the bands; that of the publication is 0.35 to 0.65."""
+"""Middles of the bands; the published band is 0.35 to 0.65."""
 HALF_BAND = 0.15
 CHANGES = ("restart", "live")
-"""How `budget` changes jobs, of `RESIZES`."""
+"""Keys of `RESIZES` for the budget policy."""
 PUBLISHED = 0.5
 QUICK_JOBS = 20
 PRICES_H_PER_USD = tuple(np.geomspace(0.002, 0.5, 9).tolist())
@@ -54,14 +54,14 @@ PRICES_H_PER_USD = tuple(np.geomspace(0.002, 0.5, 9).tolist())
 
 @dataclass(slots=True)
 class Autoscaled:
-    """Pollux on as many nodes as keep the utility of a slot in a band. `rented` has the nodes of every round."""
+    """Pollux on the number of nodes that keeps the utility of a slot in a band. `rented` has the nodes of every round."""
 
     name: ClassVar[str] = "pollux"
     middle: float
     rented: list[int] = field(default_factory=list)
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """See `Policy.choose`."""
+        """Choose the nodes and the configurations of a round."""
         nodes = self.rented[-1] if self.rented else 1
         choices = self._on(given, solve, nodes)
         if abs(_utility(given, choices, nodes) - self.middle) > HALF_BAND:
@@ -70,7 +70,10 @@ class Autoscaled:
         return choices
 
     def _nearest(self, given: RoundInput, solve: Solve) -> tuple[int, Choices]:
-        """The nodes whose utility is nearest to the middle; it falls with their number."""
+        """Return the number of nodes whose utility is closest to the middle, with its choices.
+
+        The utility decreases with the number of nodes.
+        """
         tried: dict[int, tuple[float, Choices]] = {}
         low, high = 1, NODES
         while low <= high:
@@ -84,25 +87,25 @@ class Autoscaled:
 
     @staticmethod
     def _on(given: RoundInput, solve: Solve, nodes: int) -> Choices:
-        """Its choices where only so many nodes are there."""
+        """Return Pollux's choices on this number of nodes."""
         slots = dataclasses.replace(given.rows[0], capacity=float(nodes * NODE_SLOTS))
         return Pollux().choose(dataclasses.replace(given, rows=(slots, *given.rows[1:])), solve)
 
 
 @dataclass(slots=True)
 class Rented:
-    """Any other policy, that rents the nodes which its choices need. `rented` has the nodes of every round."""
+    """Another policy that rents the nodes that its choices need. `rented` has the nodes of every round."""
 
     policy: Policy
     rented: list[int] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """That of the policy."""
+        """Name of the policy."""
         return self.policy.name
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:
-        """See `Policy.choose`."""
+        """Choose the configurations of a round."""
         choices = self.policy.choose(given, solve)
         self.rented.append(-(-int(_slots(given, choices.chosen).sum()) // NODE_SLOTS))
         return choices
@@ -119,10 +122,12 @@ def main() -> None:
     budget = [Rented(BudgetPolicy(mu_h_per_usd=price)) for price in prices]
     plays = [("restart", one) for one in pollux] + [(resize, one) for resize in CHANGES for one in budget]
     with pool(arguments.processes) as workers:
-        played = list(workers.map(partial(_played, arguments.workload, jobs), *zip(*plays, strict=True)))
+        played = list(
+            workers.map(partial(_replay_figures, arguments.workload, jobs), *zip(*plays, strict=True))
+        )
     theirs, ours = played[: len(pollux)], played[len(pollux) :]
     curves = {resize: ours[turn * len(budget) :][: len(budget)] for turn, resize in enumerate(CHANGES)}
-    result = _compared(arguments.workload, jobs, middles, prices, theirs, curves)
+    result = _compare(arguments.workload, jobs, middles, prices, theirs, curves)
     show(result, arguments)
 
 
@@ -131,19 +136,25 @@ def _world(workload: str, resize: str, jobs: int | None) -> World:
     return published_world(KINDS, workload, rules, seed=0, jobs=jobs)
 
 
-def _played(workload: str, jobs: int | None, resize: str, policy: Autoscaled | Rented) -> dict[str, float]:
-    """Dollars and hours of a stream under a policy. Raises BadInput where the measured data are not there."""
+def _replay_figures(
+    workload: str, jobs: int | None, resize: str, policy: Autoscaled | Rented
+) -> dict[str, float]:
+    """Return the dollars and hours of a stream under a policy.
+
+    Raises:
+        BadInput: the measured data are missing.
+    """
     world = _world(workload, resize, jobs)
     found = replay(world, policy)
     time_s = found.rounds.time_s
-    # While there is no job there is no round, and nothing is rented.
+    # Without jobs there are no rounds, and nothing is rented.
     lengths_s = np.minimum(np.diff(time_s, append=found.end_s), world.rules.interval_s)
     usd = float(np.array(policy.rented) @ lengths_s) * NODE_SLOTS / 3600
     figures = summary(found)
     return {"usd": usd, "avg_jct_h": figures["avg_jct_h"], "p99_jct_h": figures["p99_jct_h"]}
 
 
-def _compared(
+def _compare(
     workload: str,
     jobs: int | None,
     middles: Sequence[float],
@@ -151,7 +162,7 @@ def _compared(
     pollux: Sequence[dict[str, float]],
     curves: Mapping[str, Sequence[dict[str, float]]],
 ) -> dict[str, Any]:
-    """The result: Pollux's points beside what the budget policy, and any policy at all, does with their dollars."""
+    """Return the result: Pollux's points, with the hours of the budget policy and the bound for the same dollars."""
     usd = [one["usd"] for one in pollux]
     points: list[dict[str, float | None]] = [
         {"middle": middle, "usd": one["usd"], "pollux_jct_h": one["avg_jct_h"]}
@@ -177,7 +188,10 @@ def _compared(
 
 
 def hours_for(curve: Sequence[tuple[float, float]], usd: float) -> float | None:
-    """Mean completion time for no more than so many dollars, from pairs of dollars and hours; None for fewer than were played."""
+    """Return the mean completion time for at most `usd` dollars, interpolated between pairs of dollars and hours.
+
+    Return None for fewer dollars than any pair has.
+    """
     spent, hours = np.array(sorted(curve)).T
     if usd < spent[0]:
         return None
@@ -185,7 +199,7 @@ def hours_for(curve: Sequence[tuple[float, float]], usd: float) -> float | None:
 
 
 def _utility(given: RoundInput, choices: Choices, nodes: int) -> float:
-    """Sum of speedups over one slot, by slot rented."""
+    """Return the sum of the speedups over one slot, divided by the rented slots."""
     goodput = clean_goodput(given)
     one = np.where(given.configurations.slots == 1, goodput, 0.0).max(axis=1)
     has = (choices.chosen != NOTHING) & (one > 0)
@@ -194,7 +208,7 @@ def _utility(given: RoundInput, choices: Choices, nodes: int) -> float:
 
 
 def _slots(given: RoundInput, chosen: IntArray) -> FloatArray:
-    """(J,) the slots of each choice."""
+    """Return the slots of each choice, with shape (jobs,)."""
     return np.where(chosen != NOTHING, given.configurations.slots[chosen], 0).astype(np.float64)
 
 

@@ -1,13 +1,16 @@
-"""What a checkpoint costs: how long training stands still, how long it takes in all, and how fast it is written.
+"""Cost of a checkpoint: pause of training, total time, and throughput.
 
     python -m benchmarks.checkpoint --json
 
-`async_blocking_s`: how long a save of `--megabytes` of state holds up training, the rest going on in the background;
-`first_async_blocking_s`: the first of a process, some seconds after `warm`. `sync_s`: the same save, waited for.
-`ratio`: `async_blocking_s` over `sync_s`. `mb_per_s`: state over `sync_s`, beside one plain file of as many bytes with
-fsync. `read_mb_per_s`: of reading it back. Both with checksums. `busy_step_ratio`: a step of arithmetic on one core
-while a save runs, over one while none does. Under `s3` the same against a server on this machine (moto: one process,
-in memory), which is the slower of the two. Medians of `--repeats`.
+`async_blocking_s`: pause of training for a save of `--megabytes` of state, whose rest runs in the background.
+`first_async_blocking_s`: the same for the first save of a process, some seconds after `warm`.
+`sync_s`: seconds until a save is complete. `ratio`: `async_blocking_s` over `sync_s`.
+`mb_per_s`: size of the state over `sync_s`. `plain_write_mb_per_s`: throughput of one plain file of the same size with fsync.
+`read_mb_per_s`: throughput of loading. Saves and loads include checksums.
+`busy_step_ratio`: duration of a step of arithmetic on one core during a save, over that without a save.
+`s3`: the same figures with a server on this machine (moto: one process, in memory), which is the bottleneck.
+
+All figures are medians of `--repeats`.
 """
 
 from __future__ import annotations
@@ -36,14 +39,14 @@ MB = 1e6
 
 
 def state_of(megabytes: int) -> dict[str, dict[str, torch.Tensor]]:
-    """A state of weights and the two averages of Adam."""
+    """Return a state with weights and the two averages of Adam."""
     numbers = int(megabytes * MB / 4 / TENSORS)
     kinds = ("weights", "exp_avg", "exp_avg_sq")
     return {kind: {f"layer{n}": torch.randn(numbers) for n in range(TENSORS // 3)} for kind in kinds}
 
 
 class Saves:
-    """Saves one after another, of a state that changes in between."""
+    """Saves of a state that changes between them."""
 
     def __init__(self, storage: Storage, megabytes: int) -> None:
         self.state = state_of(megabytes)
@@ -55,7 +58,7 @@ class Saves:
         for tensor in self.state["weights"].values():
             tensor.add_(1)
         if not self.checkpoints.begin(self.state, Position(0, self._samples), samples=self._samples):
-            raise RuntimeError("the save before has not ended")
+            raise RuntimeError("the previous save has not ended")
 
     def wait(self) -> Saved:
         done = self.checkpoints.wait()
@@ -74,7 +77,7 @@ def measure(storage: Storage, megabytes: int, repeats: int) -> dict[str, float]:
     saves = Saves(storage, megabytes)
     matrix = torch.randn(384, 384)
     saves.checkpoints.warm(saves.state)
-    for _ in range(1500):  # some seconds, in which it warms up
+    for _ in range(1500):  # some seconds of warm-up
         step_s(matrix)
     idle = statistics.median(step_s(matrix) for _ in range(300))
     saves.begin()
@@ -121,7 +124,7 @@ def plain_write_mb_per_s(folder: Path, megabytes: int, repeats: int) -> float:
 
 @contextmanager
 def bucket() -> Iterator[str]:
-    """The URI of a bucket on a server that ends with this."""
+    """Run an S3 server, and yield the URI of a folder in a bucket on it."""
     port = free_port()
     code = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{port}'])"
     server = subprocess.Popen(
@@ -152,7 +155,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # as a rank beside another
+    torch.set_num_threads(1)  # as in a rank that shares the host
     megabytes, repeats = (8, 1) if arguments.quick else (arguments.megabytes, arguments.repeats)
     with temporary_folder() as folder:
         result: dict[str, object] = dict(measure(open_storage(str(folder)), megabytes, repeats))

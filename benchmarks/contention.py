@@ -4,36 +4,38 @@
     python -m benchmarks.contention --streams four,pinned
     python -m benchmarks.contention --quick
 
-Streams of jobs are played on a local cluster (PostgreSQL, Redis, service and an agent of four slots, as `headway up` starts them)
-with all settings at their defaults. The jobs train with the library, from one slot to four; a step takes as long as a known law of
-the number of slots says, times a random factor of mean 1, by a timer: two processor cores are enough. Every measure is computed
-from what the service recorded: the events of the jobs.
+Streams of jobs run on a local cluster (PostgreSQL, Redis, service and an agent of four slots, as `headway up` starts them) with
+default settings. The jobs train with the library on one to four slots. The duration of a step is a known function of the number
+of slots times a random factor of mean 1, by a timer, so two processor cores are enough. All measures are computed from the job
+events that the service recorded.
 
-`starved_s`: the longest continuous time for which a job waited although the minimums of all admitted jobs fitted into the slots.
-A job is admitted from its submit to its end, unless it is paused. It waits until a round grants it slots: from its submit, or
-from the order to stop if it is to wait again afterwards. The time that ranks take to start is not part of it (`start_s`). The
-minimum of a job whose user has fixed its size is that size.
+`starved_s`: longest continuous time for which a job waited although the minimums of all admitted jobs fitted into the slots. A
+job is admitted from its submit to its end, unless it is paused. It waits until a round grants it slots: from its submit, or from
+the order to stop if it has to wait again afterwards. The start time of ranks is not included (`start_s`). The minimum of a job
+with a pinned size is that size.
 
-`early_vacates`: how often ranks were stopped for the gain of another job within `min_run_s` of the grant of their slots.
-`min_run_s` is the larger of 60 s and twenty times the cost of a stop and a start (`start_s` + `stop_s`, medians of the stream).
-Commands of users, drains, failures, budgets, quotas and deadlines do not count; all jobs have the same priority. A stop is for
-the gain of others unless the job gets more slots by it.
+`early_vacates`: number of times that ranks were stopped for the gain of another job within `min_run_s` of the grant of their
+slots. `min_run_s` is the larger of 60 s and twenty times the cost of a stop and a start (`start_s` + `stop_s`, medians of the
+stream). Stops for users' commands, drains, failures, budgets, quotas and deadlines do not count. All jobs have the same
+priority. A stop is for the gain of others unless it gives the job more slots.
 
-`pinned_vacates`: how often slots or ranks of a job were taken for the gain of another one while its size was fixed by its user.
+`pinned_vacates`: number of times that slots or ranks of a job with a pinned size were taken for the gain of another job.
 
-`changes_per_job_hour`: changes that nobody asked for (growth, shrinking and moves in place, and stops), for each hour for which a
-job held slots. First starts, starts after a wait, and changes that were given up while training went on are not counted.
+`changes_per_job_hour`: changes that no user requested (live growth, shrinking and moves, and stops) per hour for which a job held
+slots. First starts, starts after a wait, and abandoned changes are not counted.
 
-`time_ratio`: the mean time from submit to end over that of the ideal, in which all jobs that are there always have equal shares
-of the slots, in fractions, within their minimums and maximums, and changes and starts cost nothing. Between two sizes the speed is
-interpolated; where the minimums do not fit, jobs take turns without a cost. The submits are those that really took place.
+`time_ratio`: mean time from submit to end over that of the ideal. In the ideal, all present jobs always have equal fractional
+shares of the slots within their minimums and maximums, and changes and starts cost nothing. Between two sizes the speed is
+interpolated. Where the minimums do not fit, jobs take turns at no cost. The submit times are the real ones.
 
-`unfinished`: jobs that were cancelled because they took too long. Their times up to then are in the other measures.
+`unfinished`: jobs that were cancelled because they took too long. Their times until then are part of the other measures.
 
-Keys at the top are the worst of all streams, for counts the sum; `streams` has those of each, and what explains them:
-`surplus_wait_s`: the longest wait of a job whose minimum fitted beside the minimums of the jobs that held slots.
-`longest_wait_s`: the longest wait of all. `shortest_run_s`: the shortest run that was stopped for others. `changes_cost`: the share
-of the time on slots that changes took from the job that lost most by them: pauses, stops and starts. `wall_s`: of the stream.
+The keys at the top are the worst values of all streams, or the sums for counts. `streams` has the values of each stream, and:
+
+`surplus_wait_s`: longest wait of a job whose minimum fitted beside the minimums of the jobs that held slots.
+`longest_wait_s`: longest wait of all jobs. `shortest_run_s`: shortest run that was stopped for others.
+`changes_cost`: share of its time on slots that a job lost by changes (pauses, stops and starts); that of the job that lost most.
+`wall_s`: duration of the stream.
 """
 
 from __future__ import annotations
@@ -47,17 +49,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, temporary_folder
-from benchmarks.contending.live import Played, play
+from benchmarks.contending.live import PlayedStream, play
 from benchmarks.contending.measures import measures, worst_of
 from benchmarks.contending.picture import job_table, picture, story, summary
 from benchmarks.contending.streams import QUICK, STREAMS, Stream
 
 AT_ONCE = 3
-"""Streams that are played at the same time, each on a cluster of its own: their jobs wait for timers most of the time."""
+"""Streams that run at the same time, each on its own cluster; their jobs wait for timers most of the time."""
 
 
 def measure(streams: Sequence[Stream]) -> dict[str, dict[str, float]]:
-    """All measures by stream, with what happened for whoever waits."""
+    """Run the streams, print their course to standard error, and return all measures by stream."""
     halt = threading.Event()
 
     def one(stream: Stream) -> dict[str, float]:
@@ -67,7 +69,7 @@ def measure(streams: Sequence[Stream]) -> dict[str, dict[str, float]]:
         )
         with temporary_folder() as folder:
             played = play(stream, folder, halt)
-            _tell(played)  # removing the folder can take long on a busy disk
+            _print_course(played)  # before the folder is removed, which can take long on a busy disk
         found = measures(played.pasts, stream.slots, played.ideal_s)
         found["wall_s"] = time.monotonic() - began_s
         return {name: round(value, 4) for name, value in found.items()}
@@ -77,22 +79,22 @@ def measure(streams: Sequence[Stream]) -> dict[str, dict[str, float]]:
         try:
             return {name: future.result() for name, future in futures.items()}
         except BaseException:
-            halt.set()  # else the clusters of the others would go on to their ends
+            halt.set()  # otherwise the other clusters would continue to the ends of their streams
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def _tell(played: Played) -> None:
+def _print_course(played: PlayedStream) -> None:
     """Print the course of a stream while the benchmark runs."""
     text = "\n".join([picture(played), job_table(played), story(played)])
     print(text, file=sys.stderr, flush=True)
 
 
 def chosen(names: str) -> list[Stream]:
-    """The streams of a list of names, separated by commas.
+    """Return the streams of a list of names, separated by commas.
 
     Raises:
-        argparse.ArgumentTypeError: there is no stream of such a name.
+        argparse.ArgumentTypeError: a stream does not exist.
     """
     listed = [name.strip() for name in names.split(",")]
     unknown = [name for name in listed if name not in STREAMS]

@@ -1,15 +1,20 @@
-"""How long a job stands still when one of its two ranks is killed, with the whole of Headway as `headway up` starts it.
+"""Recovery time of a job after one of its two ranks is killed, on a complete local cluster as `headway up` starts it.
 
     python -m benchmarks.failure --json
 
-A job trains on both slots of a node. One of its ranks gets SIGKILL, rank 1 and rank 0 in turns; the other goes on alone,
-and the job grows back before the next kill. Medians of `--repeats` kills, as the survivor notes its steps:
+A job trains on both slots of a node. One of its ranks gets SIGKILL, rank 1 and rank 0 in turns. The other rank continues
+alone, and the job grows back before the next kill. The figures are medians of `--repeats` kills, from the survivor's log of
+its steps:
 
-`recovery_s`: from its last step before the kill to its first step alone. `lost_steps`: the most steps that were done again
-after a kill. Its parts, from the kill on:
-`detection_s`: until the launcher has seen the end of the rank. `report_s`: until the service has decided who goes on.
-`order_s`: until the order is on the survivor's disk. `rebuild_s`: until it is a member of the new generation.
-`first_step_s`: until it has taken a step. `grow_back_s`: from the kill until the job trains on two slots again.
+`recovery_s`: from the survivor's last step before the kill to its first step alone.
+`lost_steps`: largest number of steps that were repeated after a kill.
+`grow_back_s`: from the kill until the job trains on two slots again.
+
+The recovery consists of these parts, one after the other:
+
+`detection_s`: until the launcher has reaped the rank. `report_s`: until the service has decided which ranks continue.
+`order_s`: until the order is on the survivor's disk. `rebuild_s`: until the survivor is a member of the new generation.
+`first_step_s`: until the survivor has taken a step.
 """
 
 from __future__ import annotations
@@ -35,15 +40,15 @@ from headway.local.stack import LocalStack
 
 SCRIPT = Path(__file__).parent / "scripts" / "losing.py"
 STEPS = 50
-"""Of two ranks before each kill."""
-_SELDOM_S = 0.2
-"""How often the service is asked: what asks it more often slows what is measured."""
+"""Steps of two ranks before each kill."""
+_POLL_S = 0.2
+"""Seconds between two requests to the service; more frequent ones would slow the job."""
 _READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """A step of one process."""
+class StepRecord:
+    """Step of one process."""
 
     at_s: float
     rank: int
@@ -52,7 +57,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A rank process, by the folder and the rank of its start."""
+    """Process of a rank, with the folder of its run and its rank at the start."""
 
     pid: int
     run_folder: Path
@@ -64,17 +69,19 @@ class Process:
 
     def switched(self) -> list[Switched]:
         lines = (self.run_folder / "control" / runtime.message_file(self.born_rank)).read_text()
-        said = [runtime.from_line(line) for line in lines.splitlines(keepends=True) if line.endswith("\n")]
-        return [one for one in said if isinstance(one, Switched)]
+        messages = [
+            runtime.from_line(line) for line in lines.splitlines(keepends=True) if line.endswith("\n")
+        ]
+        return [one for one in messages if isinstance(one, Switched)]
 
 
 class Victim:
-    """A job on two slots that loses ranks.
+    """Job on two slots whose ranks are killed.
 
     Args:
-        client: of the stack.
-        data: of the stack.
-        notes: a folder that the ranks write to, whichever user they run as.
+        client: client of the stack.
+        data: folder of the stack.
+        notes: folder that the ranks write their steps to, whichever user they run as.
     """
 
     def __init__(self, client: Client, data: Path, notes: Path) -> None:
@@ -92,14 +99,14 @@ class Victim:
         client.resize(self._job, 2)
 
     def wait_until_two_train(self) -> list[Process]:
-        """Both processes by rank, once they have taken steps together and the service knows."""
-        until("two ranks", self._together, self._must_live, every_s=_SELDOM_S)
-        until("the job to run", self._runs_on_two, self._must_live, every_s=_SELDOM_S)
+        """Wait until two ranks train together according to the service, and return their processes by rank."""
+        until("two ranks", self._together, self._must_live, every_s=_POLL_S)
+        until("the job to run", self._runs_on_two, self._must_live, every_s=_POLL_S)
         found = {self._read(pid)[-1].rank: pid for pid in self._alive()}
         return [self._process(found[rank]) for rank in (0, 1)]
 
     def kill(self, rank: int) -> dict[str, float]:
-        """Kill one of the two; what came of it."""
+        """Kill one of the two ranks, and return the times of the recovery."""
         processes = self.wait_until_two_train()
         victim, survivor = processes[rank], processes[1 - rank]
         killed_s = time.time()
@@ -110,11 +117,11 @@ class Victim:
             lambda: self._must_survive(survivor),
             every_s=0.02,
         )
-        # The order that was written first after the kill may be replaced by one to grow: look at it now.
+        # An order to grow may soon replace the first order after the kill, so read its time now.
         ordered_s = (survivor.run_folder / "control" / ORDER_FILE).stat().st_mtime
         exited_s = (victim.run_folder / f"rank-{victim.born_rank}.exit").stat().st_mtime
         switched = next(one for one in survivor.switched() if one.at_s > killed_s)
-        event = until("the event", lambda: self._lost_after(killed_s), self._must_live, every_s=_SELDOM_S)
+        event = until("the event", lambda: self._lost_after(killed_s), self._must_live, every_s=_POLL_S)
         decided_s = event.at.timestamp()
         notes = self._read(survivor.pid)
         first = next(
@@ -134,7 +141,7 @@ class Victim:
         }
 
     def _together(self) -> bool:
-        """Whether two processes have taken steps together, and still do."""
+        """Return True if the last steps of two processes were taken together."""
         last = [self._read(pid)[-STEPS:] for pid in self._alive()]
         return len(last) == 2 and all(
             len(notes) == STEPS and all(note.world_size == 2 for note in notes) for notes in last
@@ -167,17 +174,17 @@ class Victim:
             raise RuntimeError(f"the job ended {job.state}: {job.message}")
 
     def _alive(self) -> list[int]:
-        """The processes that have begun to train and have not ended."""
+        """Return the processes that have begun to train and have not ended."""
         pids = [int(file.name) for file in self._notes.iterdir()]
         return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
-    def _read(self, pid: int) -> list[Note]:
-        """The last of its steps."""
+    def _read(self, pid: int) -> list[StepRecord]:
+        """Return the last steps of a process."""
         with (self._notes / str(pid)).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
             lines = file.read().splitlines(keepends=True)[1:]  # the first one may be a part
         fields = [line.decode().split() for line in lines if line.endswith(b"\n")]
-        return [Note(float(at_s), int(rank), int(world_size)) for at_s, rank, world_size in fields]
+        return [StepRecord(float(at_s), int(rank), int(world_size)) for at_s, rank, world_size in fields]
 
     def _process(self, pid: int) -> Process:
         for file in self._data.glob(f"agents/*/runs/{self._job}/*/rank-*.pid"):
@@ -187,7 +194,7 @@ class Victim:
 
 
 def summary(kills: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The median of each figure; of lost steps the most."""
+    """Return the median of each figure, and the maximum of lost steps."""
     medians = {key: statistics.median(kill[key] for kill in kills) for key in kills[0]}
     medians["lost_steps"] = max(kill["lost_steps"] for kill in kills)
     medians["slowest_s"] = max(kill["recovery_s"] for kill in kills)

@@ -1,20 +1,23 @@
-"""The fault run: does a cluster keep its promises while everything around it, and it itself, breaks?
+"""The fault run: check the guarantees of a cluster while faults are injected into all of its parts.
 
     python -m benchmarks.faults --seed 7 --minutes 60 --faults 600 --json
 
-A cluster of two APIs, two schedulers, three agents with two slots each, PostgreSQL and Redis trains jobs on this machine.
-Processes are killed and frozen, connections cut, swallowed and delayed, storage filled, clocks set wrong, while users submit,
-resize, pause, cancel and drain. When everything is whole again all jobs must come to their ends. Then a checker that looks
-only at what is known from outside (journals that ranks write, storage, agents' folders, what clients were told) counts:
+A cluster of two APIs, two schedulers, three agents with two slots each, PostgreSQL and Redis trains jobs on this machine. The
+run kills and freezes processes, cuts, blocks and delays connections, fills disks, and sets clocks wrong. Meanwhile users
+submit, resize, pause, cancel and drain. After the last fault all jobs must end. Then a checker counts violations, using only
+evidence from outside the cluster: journals of ranks, storage, agents' folders, and the answers to clients.
 
-`lost_jobs`: acknowledged submits that are unknown, or did not end as they should. `doubled_jobs`: jobs too many.
-`double_slots`: two processes alive on one slot at one time. `lost_samples`, `repeated_samples`: of an epoch, in the weights that
-a job ended with. `stale_writes`: checkpoints or states of an older generation after those of a newer one.
-`differing_losses`: epochs after which the loss is not that of an undisturbed run. `left_behind`: processes, ports, files.
-`faults`, `faults_by_kind`: what was really done. `recovered_s`: from the end of the last fault until every node took jobs and every
-job that had slots trained; `settled_s`: until the last one had ended. The exit code is 1 when any promise was broken.
+`lost_jobs`: acknowledged submits that are unknown or ended in a wrong state. `doubled_jobs`: surplus jobs.
+`double_slots`: pairs of processes alive on one slot at the same time.
+`lost_samples`, `repeated_samples`: samples of an epoch that the final weights of a job have not seen, or saw more than once.
+`stale_writes`: checkpoints or states of an older generation after those of a newer one.
+`differing_losses`: epochs whose loss differs from that of an undisturbed run. `left_behind`: processes, ports and files.
+`faults`, `faults_by_kind`: faults that were injected.
+`recovered_s`: from the end of the last fault until every node took jobs and every job with slots trained. `settled_s`: until
+the last job had ended.
 
-The same seed, minutes and faults make the same plan; what came of it is in `record.jsonl` of `--keep`. docs/reliability.md.
+The exit code is 1 after a violation. The same seed, minutes and faults give the same plan. `record.jsonl` in the folder of
+`--keep` has the course of the run. See docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ QUICK_MINUTES, QUICK_EPOCHS = 0.1, 5
 
 
 def fault_run(order: Order, keep: Path | None = None) -> dict[str, Any]:
-    """Carry out an order and say what came of it. With `keep`, everything that tells of it stays there."""
+    """Execute a fault run, and return its result. The record, the journals and the logs are copied to `keep`, if any."""
     with temporary_folder() as folder:
         evidence = carry_out(order, folder, lambda: _keep(folder, keep))
         found = findings(evidence)
@@ -48,7 +51,7 @@ def fault_run(order: Order, keep: Path | None = None) -> dict[str, Any]:
 
 
 def _keep(folder: Path, keep: Path | None) -> None:
-    """Copy what tells of a run."""
+    """Copy the record, the journals and the logs of a run."""
     if keep is None:
         return
     keep.mkdir(parents=True, exist_ok=True)
@@ -68,12 +71,14 @@ def _keep(folder: Path, keep: Path | None) -> None:
 def main() -> None:
     parser = benchmark_parser(__doc__, quick="two faults")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=1.0, help="during which faults begin")
-    parser.add_argument("--faults", type=int, help=f"how many; default: {_FAULTS_PER_MINUTE} a minute")
     parser.add_argument(
-        "--jobs", type=int, help="submits on the way; default: as many as there are slots for"
+        "--minutes", type=float, default=1.0, help="duration of the period in which faults begin"
     )
-    parser.add_argument("--keep", type=Path, help="a folder for the record, the journals and the logs")
+    parser.add_argument(
+        "--faults", type=int, help=f"number of faults; default: {_FAULTS_PER_MINUTE} a minute"
+    )
+    parser.add_argument("--jobs", type=int, help=f"submits meanwhile; default: {_JOBS_PER_MINUTE} a minute")
+    parser.add_argument("--keep", type=Path, help="folder for the record, the journals and the logs")
     arguments = parser.parse_args()
     minutes = QUICK_MINUTES if arguments.quick else arguments.minutes
     order = Order(

@@ -1,18 +1,20 @@
-"""How well the throughput models foretell step times that they were not fitted to, on measured profiles.
+"""Prediction error of the throughput models on measured profiles, for step times that they were not fitted to.
 
     python -m benchmarks.fit --json
 
-Six applications on four kinds of GPU (published with Sia and Pollux; `HEADWAY_DATA`, else `../shared/data` beside the
-repository). For each application and kind the model is fitted to every third of the rows with at most `SMALL` GPUs and
-tested on all others: `median_error`, `p90_error` of the step time, relative, over all test rows; `interval_coverage`, the
-share of them between P10 and P90 (0.8 were ideal); `larger_median_error`, over those with more than `SMALL` GPUs alone;
-`fit_s`, seconds for one model.
+The profiles cover six applications on four kinds of GPU (published with Sia and Pollux; read from `HEADWAY_DATA`, else from
+`../shared/data` beside the repository). For each application and kind, the model is fitted to every third row with at most
+`SMALL` GPUs, and tested on all other rows.
 
-`cross_kind_median_error`: over all rows of several GPUs of a kind, foretold from the application's one-GPU profile there,
-its models of the other kinds, and what the other five applications show of the links of the kinds.
-`cross_kind_alone_median_error`: without those other applications, as Sia does.
-`repeat_median_error`: how far repeated measurements of the same configuration (another placement) are from their own
-median. No model can do better.
+`median_error`, `p90_error`: relative error of the step time over all test rows.
+`interval_coverage`: share of the test rows between P10 and P90; 0.8 is ideal.
+`larger_median_error`: median error of the test rows with more than `SMALL` GPUs.
+`fit_s`: seconds to fit one model.
+`cross_kind_median_error`: error over all rows with several GPUs of a kind. They are predicted from the application's profile
+on one GPU of that kind, its models on the other kinds, and the other five applications' models of the kind's links.
+`cross_kind_alone_median_error`: the same without the other applications, as in Sia.
+`repeat_median_error`: deviation of repeated measurements of a configuration (with other placements) from their median. It is
+a lower bound for any model.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 KINDS = ("t4", "rtx2080ti", "a100", "rtx6000")
 SMALL = 8
 STEPS = 100
-"""The profiles do not say how many steps a row is the mean of."""
+"""Assumed number of steps of a row, which the profiles do not contain."""
 NODES, SLOTS, BATCH, STEP, SYNC = range(5)
 
 
 def read_rows(application: str, kind: str) -> FloatArray:
-    """(rows, 5) nodes, slots, local batch, step and synchronisation in seconds; what both files have is there once."""
+    """Return an array (rows, 5): nodes, slots, local batch, seconds of a step and of synchronisation, without duplicates."""
     rows: set[tuple[float, ...]] = set()
     for table in ("placements", "scalability"):
         file = data_folder() / "profiles" / application / f"{table}-{kind}.csv"
@@ -56,14 +58,14 @@ def read_rows(application: str, kind: str) -> FloatArray:
 
 
 def split(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """To fit, and to test."""
+    """Return the rows to fit and the rows to test."""
     chosen = np.zeros(len(rows), bool)
     chosen[np.flatnonzero(rows[:, SLOTS] <= SMALL)[::3]] = True
     return rows[chosen], rows[~chosen]
 
 
 def fit_rows(groups: Sequence[FloatArray]) -> ThroughputModel:
-    """A model for each group of rows."""
+    """Return a model for each group of rows."""
     rows = np.concatenate(groups)
     return fit(
         Observations(
@@ -81,7 +83,7 @@ def fit_rows(groups: Sequence[FloatArray]) -> ThroughputModel:
 
 
 def errors(model: ThroughputModel, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Relative error of each row, and whether it is between P10 and P90; the model is one, of shape (1,)."""
+    """Return the relative error of each row, and 1 for rows between P10 and P90, else 0. The model has shape (1,)."""
     nodes, slots, batch = rows[None, :, NODES], rows[None, :, SLOTS], rows[None, :, BATCH]
     step, _ = step_time(model, slots=slots, nodes=nodes, local_batch=batch)
     spread = log_spread(model, slots=slots, nodes=nodes, local_batch=batch)
@@ -90,7 +92,7 @@ def errors(model: ThroughputModel, rows: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def repeat_errors(rows: FloatArray) -> FloatArray:
-    """Of the rows whose configuration was measured several times."""
+    """Return the deviation from their median of the rows whose configuration was measured several times."""
     _, group, number = np.unique(rows[:, :STEP], axis=0, return_inverse=True, return_counts=True)
     medians = np.array([np.median(rows[group == one, STEP]) for one in range(len(number))])
     again = number[group] > 1
@@ -99,7 +101,7 @@ def repeat_errors(rows: FloatArray) -> FloatArray:
 
 
 def within_kinds(rows: dict[tuple[str, str], FloatArray]) -> dict[str, object]:
-    """The keys about models of the kind that they were fitted on."""
+    """Return the figures of models on the kind that they were fitted to."""
     parts = {key: split(one) for key, one in rows.items()}
     began = time.process_time()
     models = fit_rows([seen for seen, _ in parts.values()])
@@ -128,7 +130,7 @@ def within_kinds(rows: dict[tuple[str, str], FloatArray]) -> dict[str, object]:
 
 
 def between_kinds(rows: dict[tuple[str, str], FloatArray]) -> dict[str, object]:
-    """The keys about models of a kind where only one GPU was profiled."""
+    """Return the figures of models on a kind on which only one GPU was profiled."""
     fitted = fit_rows([split(rows[application, kind])[0] for application in APPLICATIONS for kind in KINDS])
     one_gpu = fit_rows(
         [
@@ -167,14 +169,14 @@ def between_kinds(rows: dict[tuple[str, str], FloatArray]) -> dict[str, object]:
 
 
 def rounded(value: object) -> object:
-    """With four decimals, however deep."""
+    """Round all numbers of a nested dictionary to four decimals."""
     if isinstance(value, dict):
         return {key: rounded(one) for key, one in value.items()}
     return round(value, 4) if isinstance(value, float) else value
 
 
 def table(result: dict[str, object]) -> str:
-    """For people."""
+    """Return the result as a table."""
     lines = [f"{key:32}{value:>10}" for key, value in result.items() if not isinstance(value, dict)]
     for title in ("by_application", "cross_kind_by_application"):
         grid = result[title]

@@ -1,23 +1,24 @@
-"""How far the forecast after a tenth of a job's work is from what the job took, and what a search for its size costs.
+"""Error of the forecast after a tenth of a job's work, and cost of the search for its size.
 
     python -m benchmarks.forecast --json
     python -m benchmarks.forecast --quick
 
-Real jobs run to their ends on a local agent of two slots, one after another: three scripts that differ in batch, compute and
-exchange, each on one slot and on two, each about `--seconds` long on one slot. Their steps are fixed arithmetic, so
-that what differs between two of them is the machine; with `--paced` they wait as long as that takes on an idle one, for a
-machine that does other work as well. The service keeps what it forecasts when a tenth of the work is done,
-and scores it at the end.
+Jobs run one after another on a local agent of two slots: three scripts that differ in batch, compute and communication, each
+on one slot and on two, and each about `--seconds` long on one slot. Their steps are fixed arithmetic, so that only the
+machine causes differences. With `--paced` the steps wait for as long as the arithmetic takes on an idle machine; use it on a
+machine with other load. The service stores its forecast when a tenth of the work is done, and scores it at the end.
 
-`time_median_error`, `cost_median_error`, `time_worst_error`: |forecast / measured - 1| of the time from then on to the end of
-the job, with the end of its processes, and of its cost at a dollar for an hour of a slot. `p90_kept`: the share of jobs that
-took no longer than their P90.
+`time_median_error`, `cost_median_error`, `time_worst_error`: |forecast / measured - 1| of the remaining time until the end of
+the job's processes, and of its cost at a dollar per slot hour. `p90_kept`: share of jobs that took no longer than their P90.
 
-Then each app is submitted again under another name, free to have one slot or two, with `goal.search`: once for time and once
-for cost. `search_choice`: how much slower (dearer) what the search settled on is than the best of the two that were measured
-before, at worst. `search_overhead`: how much longer (dearer) the whole job was than on the size that it settled on, at worst,
-and `search_overhead_counted` what the service says of it. Differences between two runs of the same job on a shared machine
-are noise as well: `noise` is by how much the speed of one run changed between its first half and its second, at the median.
+Then each application is submitted again under another name with one or two slots and `goal.search`, once for time and once
+for cost. The following figures are those of the worst search:
+
+`search_choice`: relative excess of time (cost) on the chosen size over the better of the two sizes measured before.
+`search_overhead`: relative excess of time (cost) of the whole job over a run on the chosen size.
+`search_overhead_counted`: the same according to the service.
+`noise`: median relative change of speed between the first and the second half of a run. It shows how far two runs of the
+same job differ on this machine.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ USD_PER_SLOT_H = 1.0
 SIDE = 96  # as in the script
 _POLL_S = 0.25
 _IDLE_PRODUCT_S = 1e-4
-"""Of the products that are waited for."""
+"""Seconds of one product with `--paced`."""
 _PATIENCE = 8.0
-"""Times its length on one slot that a job may take."""
+"""Time limit of a job, as a multiple of its length on one slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """A script: samples of a step, products of matrices for each sample, and the side of its network's one matrix."""
+    """Arguments of the script: samples of a step, matrix products per sample, and width of the network's matrix."""
 
     name: str
     batch: int
@@ -73,8 +74,9 @@ APPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A job that has succeeded, from its first step to its end: its last size, seconds, dollars, and the speed of its
-    second half over that of its first.
+    """Job that succeeded, measured from its first step to its end.
+
+    `slots` is its last size, and `drift` the speed of its second half over that of its first half.
     """
 
     app: str
@@ -86,7 +88,7 @@ class Ran:
 
 
 def product_s() -> float:
-    """Seconds of one product of two matrices of the script, on one thread."""
+    """Return the seconds of one matrix product of the script on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     some, turn = torch.randn(32, SIDE, SIDE), torch.randn(SIDE, SIDE)
@@ -109,7 +111,11 @@ class Bench:
         self._paced = paced
 
     def run(self, app: App, name: str, *, least: int, most: int, goal: Mapping[str, Any]) -> Ran:
-        """Submit the app with `least` to `most` slots, and wait for its end. Raises RuntimeError if it does not succeed."""
+        """Submit the app with `least` to `most` slots, and wait for its end.
+
+        Raises:
+            RuntimeError: the job does not succeed in time.
+        """
         sample_s = self._product_s * app.repeats
         steps = max(60, round(self._seconds / (sample_s * app.batch)))
         spec = {
@@ -122,10 +128,10 @@ class Bench:
             "checkpoint": {"every": "1h"},
         }
         job = self._client.submit(JobSpec.model_validate(spec)).id
-        seen: list[tuple[float, int]] = []
+        progress: list[tuple[float, int]] = []
         give_up_s = time.monotonic() + _PATIENCE * self._seconds + 60
         while (view := self._client.job(job)).state not in TERMINAL_STATES:
-            seen.append((time.monotonic(), view.progress.samples))
+            progress.append((time.monotonic(), view.progress.samples))
             if time.monotonic() > give_up_s:
                 raise RuntimeError(f"{name} does not end; it is {view.state}: {view.message}")
             time.sleep(_POLL_S)
@@ -139,13 +145,13 @@ class Bench:
             slots=sizes[-1][1],
             time_s=(view.finished_at - sizes[0][0]).total_seconds(),
             cost_usd=slot_s * USD_PER_SLOT_H / 3600.0,
-            drift=drift_of(seen),
+            drift=drift_of(progress),
             view=view,
         )
 
 
 def sizes_of(events: Iterable[EventView], first: int) -> list[tuple[datetime, int]]:
-    """When training began on `first` slots, and when it went on with how many."""
+    """Return the times at which training began on `first` slots and continued on other sizes, each with its size."""
     sizes: list[tuple[datetime, int]] = []
     for event in events:
         if event.kind == "first_step" and not sizes:
@@ -155,9 +161,9 @@ def sizes_of(events: Iterable[EventView], first: int) -> list[tuple[datetime, in
     return sizes
 
 
-def drift_of(seen: Sequence[tuple[float, int]]) -> float:
-    """The speed of the second half of (seconds, samples) over that of the first; 1 where too little was seen."""
-    trained = [one for one in seen if one[1] > 0]
+def drift_of(progress: Sequence[tuple[float, int]]) -> float:
+    """Return the speed of the second half of pairs (seconds, samples) over that of the first; 1 for too few pairs."""
+    trained = [one for one in progress if one[1] > 0]
     if len(trained) < 3:
         return 1.0
     first, middle, last = trained[0], trained[len(trained) // 2], trained[-1]
@@ -168,7 +174,11 @@ def drift_of(seen: Sequence[tuple[float, int]]) -> float:
 
 
 def errors_of(grid: Sequence[Ran]) -> dict[str, float]:
-    """How far forecasts after a tenth were from what happened. Raises RuntimeError for a job without one."""
+    """Return the errors of the forecasts after a tenth of the work.
+
+    Raises:
+        RuntimeError: a job has no forecast.
+    """
     kept = [kept_of(ran) for ran in grid]
     time_errors = [abs(one.time_ratio - 1.0) for one in kept if one.time_ratio is not None]
     cost_errors = [abs(one.cost_ratio - 1.0) for one in kept if one.cost_ratio is not None]
@@ -183,7 +193,11 @@ def errors_of(grid: Sequence[Ran]) -> dict[str, float]:
 
 
 def kept_of(ran: Ran) -> KeptForecast:
-    """The forecast after a tenth of its work."""
+    """Return the forecast after a tenth of the job's work.
+
+    Raises:
+        RuntimeError: the job has none.
+    """
     for one in ran.view.progress.forecasts:
         if one.share == AFTER and one.took_s is not None:
             return one
@@ -191,7 +205,7 @@ def kept_of(ran: Ran) -> KeptForecast:
 
 
 def search_of(grid: Sequence[Ran], searched: Sequence[tuple[str, Ran]]) -> dict[str, float]:
-    """What searches cost and chose, at worst, against the jobs of the same app that had one size from begin to end."""
+    """Return the figures of the worst search, compared with the jobs of the same app that had one size throughout."""
     overheads, counted, choices = [], [], []
     for objective, ran in searched:
         figure = {
@@ -215,26 +229,26 @@ def search_of(grid: Sequence[Ran], searched: Sequence[tuple[str, Ran]]) -> dict[
 
 
 def measure(bench: Bench, apps: Sequence[App], objectives: Sequence[str]) -> dict[str, float]:
-    """All figures, over the apps; of searches for these objectives."""
+    """Run the apps on each size and with a search for each objective, and return all figures."""
     grid, searched = [], []
     for app in apps:
         for size in SIZES:
             grid.append(bench.run(app, f"{app.name}-{size}", least=size, most=size, goal={}))
-            _tell(grid[-1])
+            _print_run(grid[-1])
     for app in apps:
         for objective in objectives:
             goal = {"objective": objective, "search": "full"}
-            # A class of its own: it is to know nothing of the others.
+            # The other name gives it its own job class, so that the service knows nothing of the earlier runs.
             name = f"{app.name}-for-{objective}"
             searched.append((objective, bench.run(app, name, least=SIZES[0], most=SIZES[-1], goal=goal)))
-            _tell(searched[-1][1])
+            _print_run(searched[-1][1])
     noise = statistics.median(abs(one.drift - 1.0) for one in grid)
     found = {**errors_of(grid), **search_of(grid, searched), "noise": noise}
     return {name: round(value, 4) for name, value in found.items()}
 
 
-def _tell(ran: Ran) -> None:
-    """How the last job went, for whoever waits."""
+def _print_run(ran: Ran) -> None:
+    """Print the course of a job to standard error."""
     text = (
         f"{ran.view.name}: {ran.slots} slots, {ran.time_s:.1f} s, ${ran.cost_usd:.4f}, drift {ran.drift:.3f}"
     )
@@ -249,7 +263,7 @@ def main() -> None:
     parser = benchmark_parser(__doc__, quick="one short application")
     parser.add_argument("--paced", action="store_true", help="wait instead of computing")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="of a job on one slot; default: %(default)s"
+        "--seconds", type=float, default=60.0, help="length of a job on one slot; default: %(default)s"
     )
     arguments = parser.parse_args()
     seconds = QUICK_S if arguments.quick else arguments.seconds

@@ -1,4 +1,4 @@
-"""Clusters full of jobs, made up for timing: models, what is held, and rows, the same for the same seed."""
+"""Synthetic clusters full of jobs for timing: models, held slots and constraint rows, determined by a seed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 NODE_SLOTS = 8
 WHOLE_NODES = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 HELD_SHARE = 0.9
-"""The part of the slots that running jobs hold before the decision."""
+"""Share of the slots that running jobs hold before the decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What a decision starts from. `given` has no goodput yet; `held` is what each job holds."""
+    """Input of a decision. `given` has no goodput yet; `held` are the slots that each job holds."""
 
     given: RoundInput
     models: JobModels
@@ -31,44 +31,46 @@ class Instance:
     held: list[Allocation]
 
     def round_input(self, goodput: FloatArray) -> RoundInput:
-        """What the policy is given when the goodput is known."""
+        """Return the input of the policy with this goodput."""
         return dataclasses.replace(self.given, goodput=goodput, allowed=self.given.allowed & (goodput > 0.0))
 
-    def wants(self, chosen: IntArray) -> list[PlacementRequest]:
-        """What to place."""
-        return _wants(self.given.configurations, chosen, self.given.current, self.held)
+    def placement_requests(self, chosen: IntArray) -> list[PlacementRequest]:
+        """Return the placement requests for these choices."""
+        return _placement_requests(self.given.configurations, chosen, self.given.current, self.held)
 
 
 def make_instance(jobs: int, slots: int, kinds: int, *, seed: int, quotas: int, dollars: bool) -> Instance:
-    """Jobs on a cluster whose nodes are divided among the kinds."""
+    """Return jobs on a cluster whose nodes are divided among the kinds."""
     rng = np.random.default_rng(seed)
     nodes = np.full(kinds, slots // NODE_SLOTS // kinds)
     nodes[: slots // NODE_SLOTS - nodes.sum()] += 1
     speed = np.asarray(1.6 ** np.arange(kinds), np.float64)
     usd_per_slot_h = np.asarray(1.5 ** np.arange(kinds), np.float64)
-    columns = _configurations(nodes, usd_per_slot_h)
+    configurations = _configurations(nodes, usd_per_slot_h)
     models = _models(rng, jobs, speed)
     largest = 2 ** np.minimum(rng.geometric(0.25, jobs), 10) - 1
-    allowed = (columns.slots <= largest[:, None]) | (columns.slots == 1)
-    current = _running(rng, columns, allowed, nodes * NODE_SLOTS)
+    allowed = (configurations.slots <= largest[:, None]) | (configurations.slots == 1)
+    current = _running(rng, configurations, allowed, nodes * NODE_SLOTS)
     free: list[Allocation] = [
         {f"{kind}-{node:05}": tuple(range(NODE_SLOTS)) for node in range(count)}
-        for kind, count in zip(columns.kinds, nodes.tolist(), strict=True)
+        for kind, count in zip(configurations.kinds, nodes.tolist(), strict=True)
     ]
     empty: list[Allocation] = [{}] * jobs
     placed = place_all(
-        _wants(columns, current, np.full(jobs, NOTHING), empty),
+        _placement_requests(configurations, current, np.full(jobs, NOTHING), empty),
         {
             kind: PoolSlots(free=own, node_slots=NODE_SLOTS)
-            for kind, own in zip(columns.kinds, free, strict=True)
+            for kind, own in zip(configurations.kinds, free, strict=True)
         },
     )
     held = [placed[name].allocation if (name := _name(job)) in placed else {} for job in range(jobs)]
-    rows = _rows(rng, columns, nodes * NODE_SLOTS, usd_per_slot_h, jobs, quotas=quotas, dollars=dollars)
+    rows = _rows(
+        rng, configurations, nodes * NODE_SLOTS, usd_per_slot_h, jobs, quotas=quotas, dollars=dollars
+    )
     return Instance(
-        given=_given(rng, columns, rows, allowed, current),
+        given=_round_input(rng, configurations, rows, allowed, current),
         models=models,
-        pools=_pools(columns.kinds, free, held),
+        pools=_pools(configurations.kinds, free, held),
         held=held,
     )
 
@@ -89,7 +91,7 @@ def _configurations(nodes: IntArray, usd_per_slot_h: FloatArray) -> Configuratio
 
 
 def _models(rng: np.random.Generator, jobs: int, speed: FloatArray) -> JobModels:
-    """Pollux's form; what synchronisation takes of a step varies by a factor of ten either way."""
+    """Return models of Pollux's form. The ratio of synchronisation to compute varies by a factor of ten either way."""
     shape = (jobs, len(speed))
     reference = np.asarray(2.0 ** rng.integers(5, 9, jobs), np.float64)
     compute_s = rng.lognormal(-1.5, 0.7, (jobs, 1)) / speed * rng.lognormal(0.0, 0.15, shape)
@@ -123,20 +125,20 @@ def _models(rng: np.random.Generator, jobs: int, speed: FloatArray) -> JobModels
 
 
 def _running(
-    rng: np.random.Generator, columns: Configurations, allowed: BoolArray, capacity: IntArray
+    rng: np.random.Generator, configurations: Configurations, allowed: BoolArray, capacity: IntArray
 ) -> IntArray:
-    """What about half of the jobs hold: a column each, as far as the slots reach."""
+    """Return the configuration that each job holds: one for about half of the jobs, as far as the slots suffice."""
     drawn: IntArray = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
     drawn[rng.random(len(drawn)) < 0.4] = NOTHING
     for kind, most in enumerate(capacity.tolist()):
-        own = np.flatnonzero((drawn != NOTHING) & (columns.kind[drawn] == kind))
-        drawn[own[np.cumsum(columns.slots[drawn[own]]) > HELD_SHARE * most]] = NOTHING
+        own = np.flatnonzero((drawn != NOTHING) & (configurations.kind[drawn] == kind))
+        drawn[own[np.cumsum(configurations.slots[drawn[own]]) > HELD_SHARE * most]] = NOTHING
     return drawn
 
 
 def _rows(
     rng: np.random.Generator,
-    columns: Configurations,
+    configurations: Configurations,
     capacity: IntArray,
     usd_per_slot_h: FloatArray,
     jobs: int,
@@ -148,9 +150,9 @@ def _rows(
         Row(
             name=name,
             capacity=float(capacity[kind]),
-            demand=np.where(columns.kind == kind, columns.slots, 0.0),
+            demand=np.where(configurations.kind == kind, configurations.slots, 0.0),
         )
-        for kind, name in enumerate(columns.kinds)
+        for kind, name in enumerate(configurations.kinds)
     ]
     project = rng.integers(0, max(quotas, 1), jobs)
     share = capacity.sum() / max(quotas, 1)
@@ -158,20 +160,20 @@ def _rows(
         Row(
             name=f"project {index}",
             capacity=float(np.ceil(share * rng.uniform(0.5, 2.0))),
-            demand=columns.slots.astype(float),
+            demand=configurations.slots.astype(float),
             jobs=project == index,
         )
         for index in range(quotas)
     ]
     if dollars:
         half = float((capacity * usd_per_slot_h).sum() / 2)
-        rows.append(Row(name="dollars per hour", capacity=half, demand=columns.usd_per_h))
+        rows.append(Row(name="dollars per hour", capacity=half, demand=configurations.usd_per_h))
     return tuple(rows)
 
 
-def _given(
+def _round_input(
     rng: np.random.Generator,
-    columns: Configurations,
+    configurations: Configurations,
     rows: tuple[Row, ...],
     allowed: BoolArray,
     current: IntArray,
@@ -179,10 +181,10 @@ def _given(
     jobs = len(current)
     runs = current != NOTHING
     age_s = rng.exponential(3 * 3600.0, jobs)
-    served_s = np.zeros((jobs, len(columns.kinds)))
-    served_s[runs, columns.kind[current[runs]]] = age_s[runs] / 2
+    served_s = np.zeros((jobs, len(configurations.kinds)))
+    served_s[runs, configurations.kind[current[runs]]] = age_s[runs] / 2
     return RoundInput(
-        configurations=columns,
+        configurations=configurations,
         rows=rows,
         goodput=np.zeros(allowed.shape),
         allowed=allowed,
@@ -191,7 +193,7 @@ def _given(
         age_s=age_s,
         waited_s=np.where(runs, 0.0, age_s),
         served_s=served_s,
-        served_slot_s=served_s.sum(axis=1) * np.where(runs, columns.slots[current], 0),
+        served_slot_s=served_s.sum(axis=1) * np.where(runs, configurations.slots[current], 0),
         changes=rng.poisson(2.0, jobs),
         change_s=rng.uniform(1.0, 60.0, jobs),
         remaining=np.where(rng.random(jobs) < 0.7, rng.lognormal(13.0, 1.5, jobs), np.nan),
@@ -201,7 +203,7 @@ def _given(
 
 
 def _pools(kinds: tuple[str, ...], free: list[Allocation], held: list[Allocation]) -> dict[str, PoolSlots]:
-    """What nobody holds."""
+    """Return the slots that no job holds, by kind."""
     taken: dict[str, set[int]] = {}
     for allocation in held:
         for node, slots in allocation.items():
@@ -222,20 +224,20 @@ def _name(job: int) -> str:
     return f"job-{job:06}"
 
 
-def _wants(
-    columns: Configurations, chosen: IntArray, current: IntArray, held: list[Allocation]
+def _placement_requests(
+    configurations: Configurations, chosen: IntArray, current: IntArray, held: list[Allocation]
 ) -> list[PlacementRequest]:
-    wants = []
+    requests = []
     for job, (column, before) in enumerate(zip(chosen.tolist(), current.tolist(), strict=True)):
-        size = 0 if column == NOTHING else int(columns.slots[column])
-        wants.append(
+        size = 0 if column == NOTHING else int(configurations.slots[column])
+        requests.append(
             PlacementRequest(
                 job_id=_name(job),
-                kind="" if column == NOTHING else columns.kinds[columns.kind[column]],
+                kind="" if column == NOTHING else configurations.kinds[configurations.kind[column]],
                 slots=size,
                 unit=NODE_SLOTS,
-                held_kind=columns.kinds[columns.kind[before]] if held[job] else "",
+                held_kind=configurations.kinds[configurations.kind[before]] if held[job] else "",
                 held=held[job],
             )
         )
-    return wants
+    return requests

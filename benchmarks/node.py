@@ -1,4 +1,4 @@
-"""A machine whose ranks a benchmark starts and orders about: the agent's launcher, without service and agent."""
+"""A launcher that a benchmark controls directly, without service and agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.contract.orders import Order, order_to_json
 from headway.local.ports import HOST, free_port
 from worker_agent.devices.inventory import cpu_count, gpu_slots
 from worker_agent.host.folders import StateFolder, boot_s, write_text
-from worker_agent.isolation.engines import Found as Engine
+from worker_agent.isolation.engines import DetectedEngine
 from worker_agent.isolation.modes import Isolation, UserIds
 from worker_agent.launcher.protocol import Kill, Lease, Message, Start, Terminate
 from worker_agent.runs.environment import base_env
@@ -27,13 +27,13 @@ from worker_agent.runs.preparing import Host, launch_plan, write_plan
 PATIENCE_S = 120.0
 _POLL_S = 0.002
 _LEASE_S = 600.0
-"""No rank outlives the benchmark by more."""
+"""Maximum seconds for which a rank outlives the benchmark."""
 
 Found = TypeVar("Found")
 
 
 def find_slots(count: int) -> list[SlotInfo]:
-    """So many GPUs where the machine has them, else as many slots for a core each."""
+    """Return `count` GPU slots if the machine has them, else `count` CPU slots."""
     gpus = gpu_slots()
     if len(gpus) >= count:
         return gpus[:count]
@@ -43,18 +43,18 @@ def find_slots(count: int) -> list[SlotInfo]:
 def until(
     what: str,
     condition: Callable[[], Found | None],
-    look_for_failures: Callable[[], None],
+    check: Callable[[], None],
     *,
     every_s: float = _POLL_S,
 ) -> Found:
-    """Wait until the condition holds, looking `every_s`; what it was in the end.
+    """Wait until the condition is true, with a check `every_s` seconds, and return its value.
 
     Raises:
-        RuntimeError: it does not come true, or `look_for_failures` has found one.
+        RuntimeError: the condition is not true within `PATIENCE_S`, or `check` raises it.
     """
     give_up_s = time.monotonic() + PATIENCE_S
     while not (found := condition()):
-        look_for_failures()
+        check()
         if time.monotonic() > give_up_s:
             raise RuntimeError(f"waited {PATIENCE_S:.0f} s for {what}")
         time.sleep(every_s)
@@ -62,11 +62,11 @@ def until(
 
 
 class Node:
-    """The launcher of a machine.
+    """Launcher of this machine.
 
     Args:
-        folder: an empty one.
-        slots: a rank runs on each.
+        folder: empty folder for its state.
+        slots: slots for ranks.
     """
 
     def __init__(self, folder: Path, slots: Sequence[SlotInfo]) -> None:
@@ -74,7 +74,7 @@ class Node:
         self.state.make()
         env = base_env(os.environ, ())
         isolation = Isolation("none", self.state, env, UserIds(), scratch=folder / "scratch")
-        self.host = Host(slots, cpu_count(), env, isolation, Engine())
+        self.host = Host(slots, cpu_count(), env, isolation, DetectedEngine())
         self._link = LauncherLink(self.state, os.environ)
 
     def __enter__(self) -> Self:
@@ -89,11 +89,11 @@ class Node:
         self._link.close()
 
     def send(self, message: Message) -> None:
-        """Give the launcher an order."""
+        """Send an order to the launcher."""
         self._link.send(message)
 
     def listen(self) -> None:
-        """Take what the launcher has said, which its files say as well: it drops those who do not."""
+        """Read and discard messages of the launcher, which disconnects clients that do not read."""
         connection = self._link.connection
         if connection is not None and select.select([connection], [], [], 0.0)[0]:
             self._link.receive()
@@ -105,14 +105,14 @@ class Node:
 
 
 class Job:
-    """The ranks of one script on a node, generation by generation. None is left when the block ends.
+    """Ranks of one script on a node, generation by generation. The end of the `with` block kills all ranks.
 
     Args:
-        node: where they run.
-        name: no other job's on that node.
-        run: the command of a rank.
-        env: of a rank, beside what Headway sets.
-        checkpoint_uri: where the library keeps checkpoints; empty for none.
+        node: node on which they run.
+        name: name of the job, unique on the node.
+        run: command of a rank.
+        env: variables of a rank besides Headway's own.
+        checkpoint_uri: location of checkpoints; empty for none.
     """
 
     def __init__(
@@ -146,7 +146,10 @@ class Job:
         live: bool = False,
         store_of: int | None = None,
     ) -> None:
-        """Start these ranks of a generation: newcomers, if `store_of` names the one in whose store they are met."""
+        """Start these ranks of a generation.
+
+        Newcomers join through the store of the earlier generation `store_of`.
+        """
         folder = self._folder.run(generation)
         self._ports[generation] = free_port()
         slots = self._node.host.slots
@@ -183,36 +186,36 @@ class Job:
         self._node.send(Start(folder.name))
 
     def order(self, generation: int, members: dict[str, int], *, store_of: int) -> None:
-        """Order a change of members in place."""
+        """Order a live change of members."""
         store = f"{HOST}:{self._ports[store_of]}"
         order = Order(generation=generation, world_size=len(members), store=store, members=members)
         for born in self._ports:
             write_text(self._folder.run(born).order, order_to_json(order))
 
     def terminate(self, generation: int) -> None:
-        """SIGTERM to the ranks of a generation."""
+        """Send SIGTERM to the ranks of a generation."""
         self._node.send(Terminate(self._folder.run(generation).name))
 
     def messages(self, generation: int, rank: int, kind: type[Found]) -> list[Found]:
-        """What a rank, named by its start, has said so far of this kind."""
+        """Return the messages of this type from the process that was started as `rank`."""
         file = self._folder.run(generation).control / runtime.message_file(rank)
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        said = [runtime.from_line(line) for line in lines if line.endswith("\n")]
-        return [one for one in said if isinstance(one, kind)]
+        messages = [runtime.from_line(line) for line in lines if line.endswith("\n")]
+        return [one for one in messages if isinstance(one, kind)]
 
     def wait_until_gone(self, generation: int) -> None:
-        """Wait until nothing of a generation is left."""
+        """Wait until no process of a generation is left."""
         self.until(f"generation {generation} to be gone", self._folder.run(generation).gone.exists)
 
     def until(self, what: str, condition: Callable[[], Found | None]) -> Found:
-        """Wait for the condition; what it was in the end.
+        """Wait until the condition is true, and return its value.
 
         Raises:
-            RuntimeError: it does not come true, or a rank has failed.
+            RuntimeError: the condition is not true within `PATIENCE_S`, or a rank has failed.
         """
-        return until(what, condition, self._look_for_failures)
+        return until(what, condition, self._check_ranks)
 
-    def _look_for_failures(self) -> None:
+    def _check_ranks(self) -> None:
         self._node.listen()
         for file in self._folder.path.glob("*/rank-*.exit"):
             ended = json.loads(file.read_text())

@@ -1,16 +1,17 @@
-"""What a Headway step costs beside a step of plain DistributedDataParallel.
+"""Step time with Headway, compared with plain DistributedDataParallel.
 
     python -m benchmarks.overhead --json
 
-Two ranks train two equal networks on equal data, one with Headway and one without it, in turns of a few steps in the same
-processes, so that whatever else the machine does falls on both. A round's ratio is that of the median steps of its two
-turns; `step_time_ratio` is the median over the rounds, `spread` half the distance between their quartiles.
+Two ranks train two equal networks on equal data, one with Headway and one without, in alternating turns of a few steps. Both
+run in the same processes, so that other load of the machine affects both. The ratio of a round is that of the median step
+times of its two turns.
 
-`step_time_ratio_noise`: with the gradient noise measured, as where the service may change the global batch.
-`step_time_ratio_alone`, `step_time_ratio_alone_noise`: one rank, against a bare loop.
+`step_time_ratio`: median ratio over the rounds. `spread`: half the distance between the quartiles.
+`step_time_ratio_noise`: the ratio with measurement of the gradient noise, which a variable global batch needs.
+`step_time_ratio_alone`, `step_time_ratio_alone_noise`: the ratios for one rank, compared with a bare loop.
 
-The keys at the top are of the network with short steps, for which Headway's share is the larger one; those of the longer
-steps are under `long`.
+The keys at the top are those of the network with short steps, on which Headway's overhead is larger. `long` has the figures
+of the longer steps.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "stepping.py"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A network and how long it is trained."""
+    """Size of a network and of its training."""
 
     width: int
     batch: int
@@ -47,7 +48,7 @@ QUICK = {"short": Load(256, 64, 4, 5)}
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the rounds of one run say."""
+    """Result of the rounds of one run."""
 
     ratio: float
     spread: float
@@ -56,7 +57,7 @@ class Comparison:
 
 
 def compare(rounds: Sequence[tuple[float, float]]) -> Comparison:
-    """Of (seconds of a step with Headway, without) for each round."""
+    """Return the comparison of the rounds, given as seconds of a step with Headway and without."""
     ratios = [ours / theirs for ours, theirs in rounds]
     quartiles = statistics.quantiles(ratios, n=4)
     return Comparison(
@@ -68,7 +69,7 @@ def compare(rounds: Sequence[tuple[float, float]]) -> Comparison:
 
 
 def measure(node: Node, load: Load, *, world_size: int, noise: bool) -> Comparison:
-    """Train in turns."""
+    """Train both networks in turns, and return the comparison."""
     with temporary_folder() as folder:
         file = folder / "rounds"
         run = f"python {SCRIPT} {load.width} {load.batch} {load.rounds} {load.steps} {file}"
@@ -80,7 +81,7 @@ def measure(node: Node, load: Load, *, world_size: int, noise: bool) -> Comparis
 
 
 def compare_all(node: Node, load: Load) -> dict[str, float]:
-    """The keys of one network."""
+    """Return the figures of one network."""
     alone, alone_noise = (measure(node, load, world_size=1, noise=noise) for noise in (False, True))
     result = {
         "step_time_ratio_alone": alone.ratio,
@@ -102,7 +103,7 @@ def compare_all(node: Node, load: Load) -> dict[str, float]:
 
 
 def table(loads: dict[str, dict[str, float]]) -> str:
-    """The figures of all networks, side by side."""
+    """Return a table with the figures of all networks."""
     keys = next(iter(loads.values()))
     lines = ["".join([f"{'':30}", *(f"{name:>10}" for name in loads)])]
     lines += ["".join([f"{key:30}", *(f"{one[key]:>10.4f}" for one in loads.values())]) for key in keys]
@@ -115,7 +116,7 @@ def main() -> None:
     slots = find_slots(2)
     if slots[0].device_kind == DEVICE_CPU and gpu_slots():
         slots = find_slots(1)
-        sys.stderr.write("two ranks need two GPUs, and there is one: measuring one rank only\n")
+        sys.stderr.write("two ranks need two GPUs, but this machine has one: measuring one rank only\n")
     loads = QUICK if arguments.quick else LOADS
     with temporary_folder() as folder, Node(folder, slots) as node:
         found = {name: compare_all(node, load) for name, load in loads.items()}

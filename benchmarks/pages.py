@@ -1,30 +1,29 @@
-"""How soon pages are seen and how live they stay, with 1,000 jobs, 500 nodes and a hundred people who look.
+"""First paint and update latency of the console's pages, with 1,000 jobs, 500 nodes and 100 viewers.
 
     python -m benchmarks.pages --json
 
-One API process over embedded PostgreSQL and Redis, with no scheduler: nothing but the pages is at work. `first_paint_ms` is the
-first contentful paint of a signed-in Chromium, the worst of the pages of the cluster and of jobs, after one visit that warms the
-process up; None where there is no Chromium. Then `viewers` follow these two pages, half of them each, while a job changes its
-name on both every two seconds or so; `updates_lag_p99_s` is from a change's commit to the moment in which a viewer has it.
-`api_cpu` is how many cores the API used meanwhile; the viewers, in this process, share the machine with it.
+One API process runs over embedded PostgreSQL and Redis, without a scheduler, so that only the pages cause load.
+
+`first_paint_ms`: first contentful paint of a signed-in Chromium, the slower of the cluster page and the page of jobs, after
+one warm-up visit; null without Chromium. Then `viewers` follow these two pages, half of them each, while the message of a job
+changes about every two seconds.
+`updates_lag_p99_s`: seconds from the commit of a change until a viewer has received it.
+`api_cpu`: cores that the API used meanwhile. The viewers run in this process, on the same machine.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import asyncpg
 import httpx
 
-from benchmarks.api import TOKEN, server
-from benchmarks.arguments import benchmark_parser, run_benchmark, temporary_folder
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from benchmarks.servers import TOKEN, api, connected, migrate, service_env
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
@@ -32,7 +31,7 @@ from headway.local.redis import EmbeddedRedis
 PAGES = ("/", "/jobs")
 CHANGE_EVERY_S = 2.0
 ARRIVE_S = 8.0
-"""Time for all viewers to connect, and for the last change to reach them."""
+"""Seconds for all viewers to connect, and for the last change to reach them."""
 _JOBS = """
     INSERT INTO jobs (id, project, name, spec, request_digest, state, reason, message, generation, newest_generation,
                       allocation, progress, submitted_at, state_since, started_at)
@@ -62,19 +61,16 @@ _GRANTS = """
 
 
 async def fill(url: str, jobs: int, nodes: int) -> None:
-    """As many jobs and nodes; as many jobs as there are nodes run, each on six slots of one."""
-    connection = await asyncpg.connect(url)
-    try:
-        running = min(jobs, nodes)
+    """Store jobs and nodes. A job runs on six slots of each node; the other jobs wait."""
+    running = min(jobs, nodes)
+    async with connected(url) as connection:
         await connection.execute(_NODES, nodes)
         await connection.execute(_JOBS, jobs, running)
         await connection.execute(_GRANTS, running)
-    finally:
-        await connection.close()
 
 
 def first_paint_ms(url: str) -> float | None:
-    """The worst of the pages' first contentful paints; None without a browser."""
+    """Return the slowest first contentful paint of the pages, or None without a browser."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         return None
@@ -98,7 +94,7 @@ def first_paint_ms(url: str) -> float | None:
 
 
 async def view(client: httpx.AsyncClient, page: str, seen: list[tuple[int, float]]) -> None:
-    """Follow a page, and note when each change comes. One that was overtaken by the next came with that."""
+    """Follow a page, and record in `seen` when each change arrives. A skipped change arrives with the next one."""
     newest = -1
     async with client.stream("GET", f"/live/{page}") as response:
         response.raise_for_status()
@@ -112,7 +108,11 @@ async def view(client: httpx.AsyncClient, page: str, seen: list[tuple[int, float
 async def lags(
     url: str, database: str, viewers: int, changes: int, pid: int, arrive_s: float
 ) -> tuple[list[float], float]:
-    """Seconds from each change to each viewer, sorted; and the cores that the process used meanwhile."""
+    """Return the sorted seconds from each change to each viewer, and the cores that the API process used meanwhile.
+
+    Raises:
+        RuntimeError: a viewer was disconnected, or a change did not arrive.
+    """
     seen: list[tuple[int, float]] = []
     connection = await asyncpg.connect(database)
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -142,14 +142,14 @@ async def lags(
         ]
     await connection.close()
     if failed:
-        raise RuntimeError(f"{len(failed)} viewers were sent away: {failed[0]}")
+        raise RuntimeError(f"{len(failed)} viewers were disconnected: {failed[0]}")
     if len(seen) != viewers * changes:
         raise RuntimeError(f"{viewers * changes - len(seen)} changes did not reach their viewer")
     return sorted(at - made[number] for number, at in seen), cores
 
 
 def cpu_of(pid: int) -> float:
-    """Seconds of processor time that a process has used."""
+    """Return the processor seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -169,30 +169,15 @@ def main() -> None:
         EmbeddedRedis(root / "redis") as redis,
     ):
         port, database = free_port(), postgres.url()
-        env = {
-            "HEADWAY_DATABASE_URL": database,
-            "HEADWAY_REDIS_URL": redis.url(),
-            "HEADWAY_STORAGE_URL": f"file://{root}/storage",
-            "HEADWAY_API_TOKEN": TOKEN,
-            "HEADWAY_JOIN_TOKEN": "benchmark-join-token",
-            "HEADWAY_PORT": str(port),
-            "HEADWAY_PRICES": "a100=2.5",
-            "HEADWAY_RATE_PER_S": "0",  # one token opens all pages
-        }
+        env = service_env(root, postgres, redis, HEADWAY_PRICES="a100=2.5")
         url = f"http://127.0.0.1:{port}"
-        subprocess.run([sys.executable, "-m", "service", "migrate"], env={**os.environ, **env}, check=True)
-        with server(["-m", "service", "api"], env, f"{url}/livez") as process:
+        migrate(env)
+        with api(env, port) as process:
             asyncio.run(fill(database, options.jobs, options.nodes))
             paint = first_paint_ms(url)
+            arrive_s = 1.0 if options.quick else ARRIVE_S
             found, cores = asyncio.run(
-                lags(
-                    url,
-                    database,
-                    options.viewers,
-                    options.changes,
-                    process.pid,
-                    1.0 if options.quick else ARRIVE_S,
-                )
+                lags(url, database, options.viewers, options.changes, process.pid, arrive_s)
             )
     result = {
         "first_paint_ms": paint,
@@ -203,11 +188,7 @@ def main() -> None:
         "jobs": options.jobs,
         "nodes": options.nodes,
     }
-    print(
-        json.dumps(result)
-        if options.json
-        else "\n".join(f"{name}: {value}" for name, value in result.items())
-    )
+    show(result, options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The league: every policy over the same streams of jobs, replayed on measured profiles in virtual time.
+"""The league: all policies on the same streams of jobs, replayed on measured profiles in virtual time.
 
     python -m benchmarks.policies --json
     python -m benchmarks.policies --quick
@@ -6,18 +6,21 @@
 
 The profiles and streams are read from `HEADWAY_DATA`, else from `../shared/data` beside the repository.
 
-The simulator (`service.simulation`) calls a policy as the service does. By `--view oracle` (the default, so that a league
-compares policies and nothing else) it sees the true goodput of the epoch that a job is in; by `--view learned` what
-could be learned from noisy measurements of what ran before. It sees how much work is left, unless `--unknown-lengths`.
-`restart`: rounds every 60 s, every change costs the application's measured restart. `restart_events`: the same, with a
-round also whenever a job comes or ends, as Headway holds them. `live`: with such rounds, a change of a running job costs
-1 s; starts from nothing cost as much as before. The first seed is the stream as it was published; in the others every
-submit is moved by up to 15 minutes, to tell a difference between policies from luck.
+The simulator (`service.simulation`) calls a policy as the service does. With `--view oracle`, the default, a policy sees the
+true goodput of a job's present epoch, so that the league compares only policies. With `--view learned`, it sees an estimate
+from noisy measurements of earlier steps. It sees the remaining work, unless `--unknown-lengths` is set.
 
-A row of `league` has the means over the seeds, and in `avg_jct_h_by_seed` their spread. `jct` are completion times,
-from submit to end. `ratio_restart` and `ratio_live` are the default's mean completion time over that of the better of
-`pollux` and `sia` with `restart`, in the worst world, and `p99_ratio_*` the same of the 99th percentile; `ratios` has them
-for every world. `ratio_restart_events` gives the two the same rounds as the default.
+- `restart`: rounds every 60 s, and every change costs the application's measured restart.
+- `restart_events`: the same, with an additional round whenever a job is submitted or ends, as in Headway.
+- `live`: such rounds, and a change of a running job costs 1 s. Starts cost as much as in `restart`.
+
+The first seed is the published stream. With the others every submit is moved by up to 15 minutes, to separate differences
+between policies from chance.
+
+A row of `league` has the means over the seeds, and the values by seed in `avg_jct_h_by_seed`. `jct` are completion times, from
+submit to end. `ratio_restart` and `ratio_live` are the default's mean completion time over that of the better of `pollux` and
+`sia` with `restart`, in the worst world. `p99_ratio_*` are the same ratios of the 99th percentile. `ratio_restart_events`
+compares with `pollux` and `sia` with the same rounds as the default. `ratios` has all ratios by world.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from service.simulation.replay.engine import replay
 from service.simulation.replay.metrics import summary
 
 QUICK = "homogeneous"
-"""The cluster of a quick run."""
+"""Cluster of a quick run."""
 QUICK_JOBS = 20
 WORKLOADS = ("philly-1", "philly-2")
 CLUSTERS = {
@@ -54,8 +57,7 @@ CLUSTERS = {
         Kind(name="a100", node_slots=(8,) * 2, usd_per_slot_h=4.0),
     ),
 }
-"""Those of the published simulations, of 64 slots each. Prices are in proportion to what clouds ask; only policies that
-look at prices mind them."""
+"""Clusters of the published simulations, with 64 slots each. Prices are proportional to those of clouds."""
 EVENTS = "restart_events"
 RESIZES = {
     "restart": ClusterRules(),
@@ -68,7 +70,7 @@ COMPARED = {
     EVENTS: (DEFAULT, *PUBLISHED),
     "live": (DEFAULT, *PUBLISHED, "elastic-dp"),
 }
-"""Live: policies that change sizes for gain, so that cheaper changes are of use to them."""
+"""Compared policies by kind of resize. `live` has only policies that resize running jobs for gain."""
 SEEDS = 3
 MOVED_S = 900.0
 SHOWN = (
@@ -85,7 +87,7 @@ SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One replay of the league."""
+    """Replay of the league."""
 
     cluster: str
     workload: str
@@ -95,7 +97,7 @@ class Match:
     view: View
     lengths_known: bool
     jobs: int | None = None
-    """Only so many of the stream."""
+    """Number of jobs of the stream to replay; None means all."""
 
 
 def main() -> None:
@@ -128,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _matches(arguments: argparse.Namespace) -> list[list[Match]]:
-    """Every replay that was asked for; a list for each row, with its seeds."""
+    """Return the requested replays: a list for each row, with a replay for each seed."""
     if arguments.quick:
         return [
             [
@@ -162,7 +164,10 @@ def _matches(arguments: argparse.Namespace) -> list[list[Match]]:
 
 
 def _league(rows: Sequence[Sequence[Match]], processes: int) -> Iterator[dict[str, Any]]:
-    """Each row when all of its seeds are there; the same whatever the number of processes, but for decision times."""
+    """Yield each row once all of its seeds are replayed.
+
+    Only decision times depend on the number of processes.
+    """
     with pool(processes) as workers:
         played = workers.map(figures, [match for row in rows for match in row])
         for row in rows:
@@ -179,7 +184,11 @@ def _league(rows: Sequence[Sequence[Match]], processes: int) -> Iterator[dict[st
 
 
 def figures(match: Match) -> dict[str, float]:
-    """What the replay comes to. Raises BadInput where the measured data are not there."""
+    """Return the figures of a replay.
+
+    Raises:
+        BadInput: the measured data are missing.
+    """
     rules = dataclasses.replace(RESIZES[match.resize], view=match.view)
     world = published_world(
         CLUSTERS[match.cluster],
@@ -201,7 +210,11 @@ def published_world(
     lengths_known: bool = True,
     jobs: int | None = None,
 ) -> World:
-    """A published stream on a cluster, or its first `jobs`; with a seed other than 0 each submit is moved. Raises BadInput."""
+    """Return the world of a published stream, or of its first `jobs`. A seed other than 0 moves each submit.
+
+    Raises:
+        BadInput: the measured data are missing.
+    """
     file = data_folder() / "workloads" / f"{workload}.csv"
     stream = read_stream(file)[:jobs]
     if seed:
@@ -227,12 +240,16 @@ def world_of_stream(
     seed: int = 0,
     lengths_known: bool = True,
 ) -> World:
-    """Jobs of published streams, with the measured profiles. `file` is what errors name. Raises BadInput."""
+    """Return the world of these jobs with the measured profiles. `file` is named in errors.
+
+    Raises:
+        BadInput: the measured data are missing.
+    """
     return world_of(
         file,
         tuple(stream),
         kinds,
-        law=amdahl(1.0),  # of jobs without a profile, which these streams do not have
+        law=amdahl(1.0),  # for jobs without a profile; these streams have none
         profiles=data_folder() / "profiles",
         rules=rules,
         seed=seed,
@@ -241,7 +258,7 @@ def world_of_stream(
 
 
 def _ratios(league: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The default against the better of the published policies at their restart costs; of what was replayed."""
+    """Return the ratios of the default to the better one of the published policies, in the replayed worlds."""
     worlds: dict[str, dict[str, float]] = {}
     rows = {(f"{row['cluster']} {row['workload']}", row["resize"], row["policy"]): row for row in league}
     for world, resize, name in rows:

@@ -1,29 +1,30 @@
-"""Renting by several rules over recorded spot markets: time and dollars to completion of a published stream of jobs.
+"""Rental rules on recorded spot markets: completion times and dollars of a published stream of jobs.
 
     python -m benchmarks.rental --json
     python -m benchmarks.rental --quick
 
-The traces and the stream are read from `HEADWAY_DATA`, else from `../shared/data` beside the repository. Each of the stream's
-jobs runs by itself on machines with one T4 (speeds measured, one GPU a machine) at a g4dn.xlarge's price, in a region whose spot
-capacity is that of a trace; a spot machine costs 30 % of one on demand. Zones recorded together in one region are one market.
-Every market is entered at several places, and all rules meet the same.
+The traces and the stream are read from `HEADWAY_DATA`, else from `../shared/data` beside the repository. Each job of the stream
+runs alone on machines with one T4 at the price of a g4dn.xlarge, with measured speeds. The spot capacity of a region is that of
+a trace. A spot machine costs 30 % of one on demand. Zones of one region that were recorded together are one market. The stream
+starts at several positions in each market, which are the same for all rules.
 
 | rule | holds |
 | --- | --- |
-| `mixed` | what `service.domain.rental.spot` says: spot machines up to what pays, an anchor, machines on demand by Uniform Progress; live resize |
-| `on_demand` | the size that the job's user asked for, on demand |
-| `all_spot` | the same on spot; waits while there is less |
-| `cheapest_first` | the same on the market that is the cheapest now; restarts when that changes |
-| `deepvm` | DeepVM's plan for the money that on demand would cost: workers on spot and remote nodes; waits while there are fewer |
+| `mixed` | the choice of `service.domain.rental.spot`: as many spot machines as pay off, an anchor, machines on demand by Uniform Progress; live resize |
+| `on_demand` | the requested size of the job, on demand |
+| `all_spot` | the same on spot; waits while fewer machines are available |
+| `cheapest_first` | the same on the cheapest market at the time; restarts when that changes |
+| `deepvm` | DeepVM's plan for the cost of the requested size on demand: workers on spot and remote nodes; waits while fewer are available |
 
-A deadline is 1.25, 1.5 or 2 times the time on demand after a job's submit, in turn, and 10 minutes. `missed_deadlines` counts those
-that `mixed` missed, all of which on demand meets. Costs and times are means over jobs and markets, in units of `on_demand`;
-`saving` and `longer` compare the sums of dollars and the mean ratios of times. `front` says whether no other rule was both faster and cheaper
-than `mixed` in any market; `dominated` in which.
+Deadlines are 10 minutes plus 1.25, 1.5 or 2 times (in turn) the job's time on demand. `missed_deadlines` counts the deadlines
+that `mixed` missed and on demand met. Costs and times are means over jobs and markets, in units of `on_demand`. `saving` compares
+the sums of dollars, and `longer` the mean ratios of times. `front` is true if no other rule was both faster and cheaper than
+`mixed` in any market; `dominated` lists the markets in which one was.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,47 +53,47 @@ ON_DEMAND_USD_PER_H = 0.526
 SPOT_SHARE = 0.3
 PRICES = Prices(on_demand=ON_DEMAND_USD_PER_H, spot=ON_DEMAND_USD_PER_H * SPOT_SHARE)
 MOST = 16
-"""Machines with one GPU each that were measured."""
+"""Largest measured number of machines with one GPU each."""
 DEADLINES = (1.25, 1.5, 2.0)
 SPARE_S = 600.0
 PATIENCE = 1.1
-"""Of the time on demand: what the mixed rule aims for."""
+"""Target time of the mixed rule, as a multiple of the time on demand."""
 ENTRIES = 2
-"""Places at which each market is entered."""
+"""Start positions in each market."""
 
 
 class OnDemand:
-    """The size that was asked for, on demand."""
+    """The requested size, on demand."""
 
     name = "on_demand"
 
     def wish(self, scene: Scene) -> OptionalChange:
-        """The full size."""
+        """Hold the requested size on demand."""
         return OptionalChange(on_demand=scene.work.full, spot=0, gang=scene.work.full)
 
     def most(self, work: Work) -> int:
-        """As many as its user asks for."""
+        """Return the requested size."""
         return work.full
 
 
 class AllSpot(OnDemand):
-    """The same on spot, or nothing."""
+    """The requested size on spot, or nothing."""
 
     name = "all_spot"
 
     def wish(self, scene: Scene) -> OptionalChange:
-        """The full size while there is so much."""
+        """Hold the requested size on spot while it is available."""
         full = scene.work.full
         return OptionalChange(on_demand=0, spot=full if scene.spot_available >= full else 0, gang=full)
 
 
 class CheapestFirst(OnDemand):
-    """The full size on the market that is the cheapest now."""
+    """The requested size on the cheapest market at the time."""
 
     name = "cheapest_first"
 
     def wish(self, scene: Scene) -> OptionalChange:
-        """Spot where there is so much; what trains on demand goes on until its successors are ready."""
+        """Hold spot machines if enough are available. Machines on demand train until the spot machines are ready."""
         full = scene.work.full
         if scene.spot_available < full:
             return OptionalChange(on_demand=full, spot=0, gang=full)
@@ -101,33 +102,33 @@ class CheapestFirst(OnDemand):
 
 
 class DeepVm(OnDemand):
-    """The plan that is worth most FLOP per dollar for the money that on demand would cost."""
+    """The plan with the most FLOP per dollar, for at most the cost of the requested size on demand."""
 
     name = "deepvm"
 
     def wish(self, scene: Scene) -> OptionalChange:
-        """Its workers on spot while there are so many, and its remote nodes."""
+        """Hold the plan's workers on spot while enough are available, and its remote nodes."""
         workers, beside = _deepvm_plan(scene.work.full)
         enough = scene.spot_available >= workers
         return OptionalChange(
             on_demand=0,
             spot=workers if enough else 0,
             gang=workers,
-            beside_usd_per_h=beside,
+            extra_usd_per_h=beside,
         )
 
     def most(self, work: Work) -> int:
-        """Its workers."""
+        """Return the number of workers."""
         return _deepvm_plan(work.full)[0]
 
 
 class Mixed:
-    """The product's own rule."""
+    """The rule of the service."""
 
     name = "mixed"
 
     def wish(self, scene: Scene) -> OptionalChange:
-        """As `spot.hold` says."""
+        """Hold the machines that `spot.hold` chooses."""
         work, size = scene.work, self._sizing(scene.work)
         change_s = LAUNCH_S + work.restart_s
         whole_s = 1 / work.speed[work.full - 1]
@@ -149,7 +150,7 @@ class Mixed:
         return OptionalChange(on_demand=held.on_demand, spot=held.spot)
 
     def most(self, work: Work) -> int:
-        """What it may grow to."""
+        """Return the largest size."""
         return self._sizing(work).most
 
     def _sizing(self, work: Work) -> Sizing:
@@ -163,7 +164,7 @@ def _sizing_of(speed: tuple[float, ...], full: int) -> Sizing:
 
 @lru_cache(maxsize=64)
 def _deepvm_plan(full: int) -> tuple[int, float]:
-    """Workers, at most as many as were measured, and the dollars per hour of remote nodes."""
+    """Return the number of workers, at most `MOST`, and the dollars per hour of the remote nodes."""
     offers = [one for one in DEEPVM if one.device_kind in {"t4", "cpu"}]
     for _, plan in flopp.plans(offers, max_usd_per_h=full * ON_DEMAND_USD_PER_H, count=3):
         beside = sum(one.usd_per_h for one in plan.groups[1:])
@@ -176,7 +177,7 @@ RULES: tuple[Rule, ...] = (Mixed(), OnDemand(), AllSpot(), CheapestFirst(), Deep
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One market: dollars of all jobs and the mean of their times, by rule; and deadlines that were missed."""
+    """Result of one market by rule: dollars of all jobs, mean times, mean ratios of times, and missed deadlines."""
 
     market: str
     usd: Mapping[str, float]
@@ -186,7 +187,7 @@ class Row:
 
 
 def main() -> None:
-    parser = benchmark_parser(__doc__, quick="two markets at one place")
+    parser = benchmark_parser(__doc__, quick="one market at one position")
     parser.add_argument("--processes", type=int, default=2, help="markets at a time; default: %(default)s")
     arguments = parser.parse_args()
     rows = []
@@ -203,7 +204,7 @@ def main() -> None:
 
 
 def markets_of(folder: Path) -> list[Zones]:
-    """The recorded markets: zones of one region that were recorded together are one."""
+    """Return the recorded markets. Zones of one region that were recorded together are one market."""
     files: dict[str, list[Path]] = {}
     for file in sorted(folder.glob("*/*/*/*.json")):
         match = re.fullmatch(r"(?P<region>.+?)-?[a-z]_(?P<kind>.+)", file.stem)
@@ -223,7 +224,11 @@ def _zones(name: str, files: Sequence[Path]) -> Zones:
 
 @lru_cache(maxsize=1)
 def jobs() -> tuple[Work, ...]:
-    """The stream's jobs, with measured speeds. Raises BadInput."""
+    """Return the jobs of the stream with measured speeds.
+
+    Raises:
+        BadInput: the measured data are missing.
+    """
     data = data_folder()
     machines = np.arange(1, MOST + 1)
     configurations = Configurations(
@@ -238,7 +243,7 @@ def jobs() -> tuple[Work, ...]:
         app = read_application(data / "profiles" / name, configurations)
         phases = np.diff(app.boundaries)[:, None]
         with np.errstate(divide="ignore"):
-            # More machines never slow a job down: it would use fewer.
+            # More machines never slow a job down, because it can leave some of them idle.
             whole_s = np.minimum.accumulate((phases / app.goodput).sum(axis=0))
         speeds[name] = tuple((1 / whole_s).tolist())
     found = []
@@ -246,21 +251,12 @@ def jobs() -> tuple[Work, ...]:
     for one, slack in zip(stream, cycle(DEADLINES), strict=False):
         name = one.application or ""
         work = Work(name, speeds[name], min(one.slots, MOST), RESTART_S[name], one.submit_s, 0.0)
-        found.append(
-            Work(
-                name,
-                work.speed,
-                work.full,
-                work.restart_s,
-                work.submit_s,
-                work.on_demand_s * slack + SPARE_S,
-            )
-        )
+        found.append(dataclasses.replace(work, deadline_s=work.on_demand_s * slack + SPARE_S))
     return tuple(found)
 
 
 def row_of(zones: Zones, entries: int) -> Row:
-    """Every job by every rule in one market."""
+    """Run every job with every rule in one market."""
     length_s = zones.gap_s * zones.counts.shape[1]
     offsets = [length_s * index / entries for index in range(entries)]
     played = {
@@ -286,7 +282,7 @@ def _ratios(found: Sequence[Outcome], on_demand: Sequence[Outcome]) -> Iterator[
 
 
 def result_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """The figures over all markets."""
+    """Return the figures over all markets."""
     names = [rule.name for rule in RULES]
     usd = {name: sum(row.usd[name] for row in rows) for name in names}
     time_s = {name: float(np.mean([row.time_s[name] for row in rows])) for name in names}
@@ -317,7 +313,7 @@ def result_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def beaten_by(row: Row) -> list[str]:
-    """Rules that were both faster and cheaper than the mixed one, or as fast and cheaper, or faster for as much."""
+    """Return the rules that dominated the mixed rule: no slower and no dearer, and better in time or cost."""
     usd, time = row.usd, row.longer
     return [
         name

@@ -1,9 +1,8 @@
-"""One job on a recorded spot market: what it takes and costs by a rule that says which machines to hold.
+"""One job on a recorded spot market: its time and cost with a rule that chooses the machines to hold.
 
-Time goes in steps of `STEP_S`. A machine is paid for from its launch and trains `LAUNCH_S` later. Machines that the market
-takes away give notice, so every rule saves in time and no step is lost; a job whose members are all gone, or whose rule
-knows no live resize, restarts from that checkpoint when it has machines again, which costs its application's measured
-restart.
+Time advances in steps of `STEP_S`. A machine is paid for from its launch, and trains `LAUNCH_S` later. The market gives notice
+before it takes a machine away, so every rule saves a checkpoint in time and loses no step. A job restarts from the checkpoint
+if it has lost all members, or if its rule has no live resize. A restart costs the measured restart time of the application.
 """
 
 from __future__ import annotations
@@ -17,22 +16,23 @@ from service.domain.shared.arrays import IntArray
 STEP_S = 30.0
 LAUNCH_S = 120.0
 PAUSE_S = 1.0
-"""A live resize."""
+"""Seconds of a live resize."""
 GIVEN_UP_AFTER = 20.0
-"""Times of the on-demand time, after which a job counts as it stands."""
+"""Time limit of a job, as a multiple of its time on demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Zones:
-    """Spot machines available (Z, T) in the zones of a region, one column for each `gap_s`; round and round."""
+    """Available spot machines (zones, time) in a region, one column for each `gap_s`; the trace repeats."""
 
     name: str
     gap_s: float
     counts: IntArray
 
     def available(self, at_s: float, most: int) -> list[int]:
-        """By zone, for a job of at most so many machines. A trace of fewer instances than that is of a smaller request:
-        they come and go in proportion.
+        """Return the available machines by zone for a job of at most `most` machines.
+
+        A trace with fewer instances was recorded for a smaller request, so its counts are scaled up in proportion.
         """
         tick = int(at_s / self.gap_s) % self.counts.shape[1]
         peak = max(int(self.counts.max()), 1)
@@ -42,8 +42,10 @@ class Zones:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A job: `speed[n - 1]` is what share of its work n machines do in a second, `full` the size that its user asks for.
-    `deadline_s` is from its submit.
+    """Job on the market.
+
+    `speed[n - 1]` is the share of its work that n machines do in a second. `full` is the requested size.
+    `deadline_s` counts from the submit.
     """
 
     name: str
@@ -55,13 +57,13 @@ class Work:
 
     @property
     def on_demand_s(self) -> float:
-        """From its submit to its end on its full size on demand."""
+        """Seconds from submit to end on the requested size on demand."""
         return LAUNCH_S + self.restart_s + 1 / self.speed[self.full - 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Dollars per hour of a machine, and of what a rule holds beside."""
+    """Dollars per hour of a machine."""
 
     on_demand: float
     spot: float
@@ -69,7 +71,10 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a rule sees. `done` is a share of the work; `spot_available` counts those that are held."""
+    """Situation that a rule decides on.
+
+    `done` is the finished share of the work. `spot_available` includes the machines that are held.
+    """
 
     work: Work
     elapsed_s: float
@@ -83,31 +88,31 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionalChange:
-    """Machines to hold. A `gang` trains with exactly so many or not at all. `beside_usd_per_h` is paid besides."""
+    """Machines to hold. With a `gang`, the job trains on exactly that many. `extra_usd_per_h` are additional costs."""
 
     on_demand: int
     spot: int
     gang: int | None = None
-    beside_usd_per_h: float = 0.0
+    extra_usd_per_h: float = 0.0
 
 
 class Rule(Protocol):
-    """Says which machines to hold."""
+    """Rule that chooses the machines to hold."""
 
     name: str
 
     def wish(self, scene: Scene) -> OptionalChange:
-        """What to hold now."""
+        """Return the machines to hold now."""
         ...
 
     def most(self, work: Work) -> int:
-        """Machines that it ever holds at once on spot."""
+        """Return the largest number of spot machines that the rule ever holds."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Seconds from submit to end, dollars, and whether the deadline was missed."""
+    """Seconds from submit to end and dollars of a job. `missed` is True if it ended after its deadline."""
 
     time_s: float
     usd: float
@@ -116,27 +121,27 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Held:
-    """Machines by when they are ready, for each zone, and on demand."""
+    """Times at which the held machines are ready: on spot for each zone, and on demand."""
 
     spot: list[list[float]]
     on_demand: list[float] = field(default_factory=list)
 
     def ready(self, now_s: float) -> tuple[int, int]:
-        """Machines that can train, on spot and on demand."""
+        """Return the numbers of machines that can train, on spot and on demand."""
         spot = sum(one <= now_s for zone in self.spot for one in zone)
         return spot, sum(one <= now_s for one in self.on_demand)
 
     def count(self) -> int:
-        """Spot machines that are held."""
+        """Return the number of held spot machines."""
         return sum(len(zone) for zone in self.spot)
 
     def lose(self, available: Sequence[int]) -> None:
-        """Those that the market takes away; the newest of a zone go first."""
+        """Remove the machines that the market takes away, the newest of a zone first."""
         for zone, there in zip(self.spot, available, strict=True):
             del zone[there:]
 
     def adjust(self, wish: OptionalChange, available: Sequence[int], now_s: float) -> None:
-        """Launch what is missing and give back what is too many; the newest go first."""
+        """Launch missing machines, and give back surplus ones, the newest first."""
         surplus = self.count() - wish.spot
         for zone, there in zip(self.spot, available, strict=True):
             if surplus > 0:
@@ -155,7 +160,7 @@ class _Held:
 
 
 def play(work: Work, rule: Rule, zones: Zones, prices: Prices, offset_s: float) -> Outcome:
-    """The job from its submit to its end; `offset_s` is where in the traces the stream of jobs begins."""
+    """Run the job from its submit to its end. `offset_s` is the position in the traces at which the stream begins."""
     most = rule.most(work)
     held = _Held([[] for _ in range(zones.counts.shape[0])])
     elapsed_s, done, usd, pause_s, members, alive = 0.0, 0.0, 0.0, 0.0, 0, False
@@ -187,10 +192,10 @@ def play(work: Work, rule: Rule, zones: Zones, prices: Prices, offset_s: float) 
         trained_s = max(STEP_S - pause_s, 0.0) if members else 0.0
         pause_s = max(pause_s - STEP_S, 0.0) if members else pause_s
         progress = trained_s * work.speed[members - 1] if members else 0.0
-        # The last step ends when the work does.
+        # The last step ends with the work.
         share = min((1 - done) / progress, 1.0) if progress > 0 else 1.0
         lasted_s = STEP_S if share >= 1 else STEP_S - trained_s * (1 - share)
-        price = prices.on_demand * len(held.on_demand) + prices.spot * held.count() + wish.beside_usd_per_h
+        price = prices.on_demand * len(held.on_demand) + prices.spot * held.count() + wish.extra_usd_per_h
         usd += price * lasted_s / 3600
         done += progress * share if share < 1 else progress
         elapsed_s += lasted_s

@@ -1,19 +1,20 @@
-"""How long a change of size holds up training: in place, by a restart through the launcher, and by torchrun.
+"""Pause of training during a change of size: live, by a restart through the launcher, and by a restart with torchrun.
 
     python -m benchmarks.resize --json
 
-A network with AdamW trains on one slot, two, one, two, ... A pause is from the end of the last step before to the end
-of the first step after, less one normal step of the new size, as rank 0 notes them. Medians of `repeats` changes
-each way.
+A network with AdamW trains on one slot and on two in turns. A pause is the time from the end of the last step before the
+change to the end of the first step after it, less one normal step of the new size, from rank 0's log of its steps. The
+figures are medians of `repeats` changes in each direction.
 
-`grow_pause_s`, `shrink_pause_s`: a script with `headway.init()`, whose members change while it runs. `newcomer_ready_s`:
-from the start of the new rank to its being ready to join; training goes on meanwhile. `restart_pause_s`: a script that
-knows nothing of Headway saves, is stopped, started by the launcher at the other size, and loads. `torchrun_restart_s`:
-the same script, stopped and started by torchrun. Both are of changes in both directions.
-`bare_broadcast_s`: torch alone sends as much state from one process to another that has done it before;
-`first_broadcast_s`: that has not, as a new rank.
+`grow_pause_s`, `shrink_pause_s`: live changes of a script with `headway.init()`.
+`newcomer_ready_s`: from the start of a new rank until it is ready to join, while training continues.
+`restart_pause_s`: changes in both directions of a script without Headway, which saves, is stopped, is started at the other
+size by the launcher, and loads.
+`torchrun_restart_s`: the same script, stopped and started by torchrun.
+`bare_broadcast_s`: torch alone broadcasts the state to a process that has received it before.
+`first_broadcast_s`: the same to a process that receives it for the first time, such as a new rank.
 
-The keys at the top are of 17 M parameters, the other sizes' are under `sizes`.
+The keys at the top are those of 17 M parameters. `sizes` has those of the other sizes.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from worker_agent.devices.inventory import gpu_slots
 SCRIPTS = Path(__file__).parent / "scripts"
 MAIN = "17M"
 STEPS = 5
-"""Steps between two changes, of which one is normal."""
+"""Steps between two changes."""
 FIRST_STEPS = 10
 BROADCASTS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often each kind of change is made at a size."""
+    """Number of changes of each kind at a size."""
 
     live: int
     restarts: int
@@ -59,7 +60,7 @@ QUICK = {"1M": Effort(1, 1, 1)}
 
 
 def has_taken(file: Path, count: int, world_size: int) -> Callable[[], bool]:
-    """Whether the last steps, so many, were all of that size."""
+    """Return a condition that is true once the last `count` steps were all of this size."""
 
     def condition() -> bool:
         last = stamps.read(file)[-count:]
@@ -69,7 +70,7 @@ def has_taken(file: Path, count: int, world_size: int) -> Callable[[], bool]:
 
 
 class Live:
-    """A job whose rank 0 stays while rank 1 comes and goes."""
+    """Job whose rank 0 stays, while rank 1 joins and leaves."""
 
     def __init__(self, job: Job) -> None:
         self.ready_s: list[float] = []
@@ -101,7 +102,7 @@ class Live:
 
 
 def measure_live(node: Node, folder: Path, size: str, repeats: int) -> dict[str, float]:
-    """Changes in place."""
+    """Return the figures of live changes."""
     file = folder / "live-steps"
     run = f"python {SCRIPTS / 'resizing.py'} {size} {file}"
     with Job(node, f"live-{size}", run, checkpoint_uri=(folder / "checkpoints").as_uri()) as job:
@@ -126,7 +127,7 @@ def measure_live(node: Node, folder: Path, size: str, repeats: int) -> dict[str,
 
 
 def measure_restarts(node: Node, folder: Path, size: str, repeats: int) -> float:
-    """The median pause of restarts through the launcher."""
+    """Return the median pause of restarts through the launcher."""
     file = folder / "restart-steps"
     run = f"python {SCRIPTS / 'restarting.py'} {size} {file} {folder / 'restart-checkpoint'}"
     with Job(node, f"restart-{size}", run) as job:
@@ -141,7 +142,7 @@ def measure_restarts(node: Node, folder: Path, size: str, repeats: int) -> float
 
 
 def measure_torchrun(folder: Path, size: str, slots: Sequence[SlotInfo], repeats: int) -> float:
-    """The median pause of restarts by torchrun."""
+    """Return the median pause of restarts with torchrun."""
     file = folder / "torchrun-steps"
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     if slots[0].device_kind == DEVICE_CPU:
@@ -172,7 +173,7 @@ def _must_run(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def measure_broadcast(node: Node, folder: Path, size: str) -> list[float]:
-    """How long torch takes to send the state, again and again."""
+    """Return the seconds of repeated broadcasts of the state by torch."""
     file = folder / "broadcast-times"
     run = f"python {SCRIPTS / 'broadcasting.py'} {size} {file} {BROADCASTS}"
     with Job(node, f"broadcast-{size}", run) as job:
@@ -183,7 +184,7 @@ def measure_broadcast(node: Node, folder: Path, size: str) -> list[float]:
 
 
 def measure(node: Node, size: str, effort: Effort) -> dict[str, float]:
-    """Everything at one size."""
+    """Return all figures of one size."""
     with temporary_folder() as folder:
         result = measure_live(node, folder, size, effort.live)
         result["restart_pause_s"] = measure_restarts(node, folder, size, effort.restarts)
@@ -201,7 +202,7 @@ def measure(node: Node, size: str, effort: Effort) -> dict[str, float]:
 
 
 def table(sizes: dict[str, dict[str, float]]) -> str:
-    """The figures of all sizes, side by side."""
+    """Return a table with the figures of all sizes."""
     keys = next(iter(sizes.values()))
     lines = ["".join([f"{'':24}", *(f"{size:>10}" for size in sizes)])]
     lines += ["".join([f"{key:24}", *(f"{one[key]:>10.4g}" for one in sizes.values())]) for key in keys]
@@ -213,7 +214,7 @@ def main() -> None:
     arguments = parser.parse_args()
     slots = find_slots(2)
     if slots[0].device_kind == DEVICE_CPU and gpu_slots():
-        sys.stderr.write("live resize needs two GPUs, and there is one: measuring on the CPU\n")
+        sys.stderr.write("live resize needs two GPUs, but this machine has one: measuring on the CPU\n")
     efforts = QUICK if arguments.quick else EFFORTS
     with temporary_folder() as folder, Node(folder, slots) as node:
         sizes = {size: measure(node, size, effort) for size, effort in efforts.items()}

@@ -1,11 +1,13 @@
-"""How fast the simulator is on one core, with the default policy.
+"""Speed of the simulator on one core, with the default policy.
 
     python -m benchmarks.simulation --json
     python -m benchmarks.simulation --json --jobs 8000
 
-`workload_s`: the 160 jobs of philly-1 on 64 t4, where the policy sees what was learned. `trace_s` and `trace_mib`: the
-first jobs of philly.csv (all of them unless `--jobs`) on 2,500 slots, with a speedup law and its truth, a round every
-300 s. Seconds of processor time; memory is the most that the program ever had.
+`workload_s`: the 160 jobs of philly-1 on 64 t4, with learned models.
+`trace_s`, `trace_mib`: all jobs of philly.csv, or the first `--jobs`, on 2,500 slots, with a known speedup law and a round
+every 300 s.
+
+Times are seconds of processor time. The memory is the peak of the whole program.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ QUICK_JOBS = 40
 
 def main() -> None:
     parser = benchmark_parser(__doc__, quick="the first jobs of the trace")
-    parser.add_argument("--jobs", type=int, help="only so many of the trace")
+    parser.add_argument("--jobs", type=int, help="replay only the first jobs of the trace")
     arguments = parser.parse_args()
     data = data_folder()
     figures = {
@@ -55,7 +57,7 @@ def _trace(data: Path, jobs: int | None) -> World:
 
 
 def _seconds(world: World) -> float:
-    """Of processor time, for a replay."""
+    """Return the processor seconds of a replay."""
     began_s = time.process_time()
     replay(world, policy(DEFAULT))
     return time.process_time() - began_s

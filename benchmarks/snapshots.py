@@ -1,4 +1,4 @@
-"""The clusters of `instances` as the service sees them: nodes, jobs with their files, and what was measured."""
+"""The clusters of `instances` as snapshots of the service: nodes, jobs with their job files, and measurements."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from service.domain.shared.arrays import FloatArray
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 STEPS = 500
-"""Steps of each measurement: enough to be believed."""
+"""Steps of each measurement, enough for a reliable one."""
 OF_CLASS = 20
-"""Measurements of a class in a snapshot."""
+"""Maximum number of measurements of a job class in a snapshot."""
 
 
 def make_snapshot(instance: Instance) -> Snapshot:
-    """Return the snapshot of an instance: jobs that hold slots run and were measured there, the others wait."""
+    """Return the snapshot of an instance. Jobs that hold slots run and have a measurement there; the others wait."""
     given = instance.given
     jobs = {job.id: job for job in _jobs(instance)}
     step_s = _step_s(instance)
@@ -60,7 +60,7 @@ def make_snapshot(instance: Instance) -> Snapshot:
 
 
 def _jobs(instance: Instance) -> list[Job]:
-    """Return the jobs in the order of the instance; their files allow what the instance does."""
+    """Return the jobs in the order of the instance, with job files that allow the same sizes."""
     given, models = instance.given, instance.models
     specs: dict[tuple[object, ...], JobSpec] = {}
     jobs = []
@@ -109,7 +109,7 @@ def _spec(sizes: tuple[int, ...], batch: int, weight: float) -> JobSpec:
 
 
 def _step_s(instance: Instance) -> FloatArray:
-    """(J,) true seconds of a step in what each job holds; those of jobs that hold nothing do not count."""
+    """Return the true seconds of a step on the slots of each job, with shape (jobs,); arbitrary for a job without slots."""
     configurations, column = instance.given.configurations, np.maximum(instance.given.current, 0)
     slots, rows = configurations.slots[column], np.arange(len(column))
     batch = np.ceil(instance.models.reference_batch / slots)

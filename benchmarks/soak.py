@@ -1,14 +1,16 @@
-"""Whether anything of a busy stack grows: memory, file descriptors, threads, connections (sockets).
+"""Growth of a busy stack over time: memory, file descriptors, threads and sockets.
 
     python -m benchmarks.soak --minutes 60 --json
 
-A whole stack on this machine (PostgreSQL, Redis, API, scheduler, two agents with their launchers) under a steady stream of
-short jobs, beside one job that trains all the time and is resized in place, while somebody reads everything that there is
-to read. `api_mib_per_h`, `scheduler_mib_per_h`, `agent_mib_per_h` and `launcher_mib_per_h` are slopes of the private
-memory of each program after a warm-up (the first third), by the median of the slopes between all pairs of samples
-(Theil and Sen); of agents and launchers the larger of the two. `jobs` is how many short jobs ended. `growth` has, of each
-program, how many file descriptors, threads and sockets there were more at the end than after the warm-up, as medians of
-a tenth of the samples each, and `connections` those of the database.
+A complete stack runs on this machine (PostgreSQL, Redis, API, scheduler, two agents with their launchers). It gets a steady
+stream of short jobs and one long job with live resizes, while a client reads all kinds of pages.
+
+`api_mib_per_h`, `scheduler_mib_per_h`, `agent_mib_per_h`, `launcher_mib_per_h`: slope of the private memory of each program
+after a warm-up (the first third), as the median of the slopes between all pairs of samples (Theil and Sen). For agents and
+launchers it is the larger of the two slopes.
+`jobs`: number of finished short jobs.
+`growth`: file descriptors, threads and sockets of each program at the end less those after the warm-up, as medians over a
+tenth of the samples.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one program has at a moment. `memory_bytes` is what it shares with nobody."""
+    """Resources of one program at the time `at_s` (monotonic clock). `memory_bytes` is its private memory."""
 
     at_s: float
     memory_bytes: int
@@ -52,7 +54,7 @@ class Sample:
 
 
 def sample(pid: int) -> Sample | None:
-    """What a process has now; None when it has ended."""
+    """Return the present resources of a process, or None if it has ended."""
     process = Path(f"/proc/{pid}")
     try:
         status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
@@ -68,7 +70,7 @@ def sample(pid: int) -> Sample | None:
 
 
 def slope_per_h(points: Sequence[tuple[float, float]]) -> float:
-    """The median of the slopes between all pairs of (seconds, value), per hour (P. K. Sen, 1968)."""
+    """Return the median of the slopes between all pairs of (seconds, value), per hour (P. K. Sen, 1968)."""
     slopes = [
         (later[1] - earlier[1]) / (later[0] - earlier[0])
         for earlier, later in itertools.combinations(points, 2)
@@ -77,13 +79,13 @@ def slope_per_h(points: Sequence[tuple[float, float]]) -> float:
     return 3600.0 * statistics.median(slopes) if slopes else 0.0
 
 
-def thinned(samples: Sequence[Sample], most: int = 600) -> Sequence[Sample]:
-    """Evenly spread ones, so that there are not too many pairs."""
+def thin_out(samples: Sequence[Sample], most: int = 600) -> Sequence[Sample]:
+    """Return evenly spaced samples, to limit the number of pairs."""
     return samples[:: max(1, len(samples) // most)]
 
 
 def launchers(folder: Path) -> dict[str, int]:
-    """Process ids of the launchers over a stack's folder, by the name of their agent."""
+    """Return the process ids of the launchers of a stack, by the name of their agent."""
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -96,13 +98,13 @@ def launchers(folder: Path) -> dict[str, int]:
 
 
 def _parent_is_agent(process: Path) -> bool:
-    """Whether it is the launcher itself: what it forks has its command line, until it is a rank."""
+    """Return True for the launcher itself: a forked child has its command line too until it becomes a rank."""
     parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
     return b"worker_agent.launcher" not in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
 
 
 class Watch:
-    """Looks at all programs of a stack now and then, in a thread."""
+    """Thread that samples all programs of a stack periodically."""
 
     def __init__(self, stack: LocalStack) -> None:
         self.samples: dict[str, list[Sample]] = defaultdict(list)
@@ -128,7 +130,7 @@ class Watch:
 
 
 def keep_submitting(stack: LocalStack, over: threading.Event, ended: list[JobState]) -> None:
-    """Short jobs, a few at a time; every tenth uses the library."""
+    """Submit short jobs, a few at a time. Every tenth job uses the library."""
     with stack.client() as client:
         open_: list[str] = []
         for number in itertools.count():
@@ -147,7 +149,7 @@ def keep_submitting(stack: LocalStack, over: threading.Event, ended: list[JobSta
 
 
 def keep_resizing(stack: LocalStack, over: threading.Event) -> None:
-    """One job that trains for ever, on one slot and on two by turns."""
+    """Resize one long job between one slot and two."""
     with stack.client() as client:
         run = "python paced.py 1000000 0.2"
         elastic = {"min": 1, "max": 2, "resize": "live"}
@@ -162,17 +164,17 @@ def keep_resizing(stack: LocalStack, over: threading.Event) -> None:
 
 
 def keep_reading(stack: LocalStack, over: threading.Event) -> None:
-    """What people and dashboards ask for."""
+    """Send the requests of people and dashboards."""
     with stack.client() as client:
         while not over.wait(READ_EVERY_S):
-            for look in _looks(client):
+            for read in _reads(client):
                 if over.is_set():
                     return
-                with contextlib.suppress(HeadwayError):  # a job that is gone again
-                    look()
+                with contextlib.suppress(HeadwayError):  # the job may be gone
+                    read()
 
 
-def _looks(client: Client):  # type: ignore[no-untyped-def]  # noqa: ANN202 - calls of many kinds
+def _reads(client: Client):  # type: ignore[no-untyped-def]  # noqa: ANN202 - calls of many kinds
     newest = list(itertools.islice(client.jobs(), 20))
     yield from (lambda: list(client.nodes()), client.cluster, client.round)
     for job in newest[:3]:
@@ -184,7 +186,7 @@ def _looks(client: Client):  # type: ignore[no-untyped-def]  # noqa: ANN202 - ca
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:
-    """By how much more there is at the end than at the beginning of some samples, apart from memory."""
+    """Return the growth of all resources except memory, from the first to the last tenth of the samples."""
     tenth = max(1, len(samples) // 10)
     return {
         what: statistics.median(getattr(one, what) for one in samples[-tenth:])
@@ -195,7 +197,7 @@ def growth(samples: Sequence[Sample]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def loaded(stack: LocalStack, ended: list[JobState]) -> Iterator[None]:
-    """The load, until the block ends."""
+    """Load the stack until the `with` block ends."""
     over = threading.Event()
     threads = [
         threading.Thread(target=keep_submitting, args=[stack, over, ended]),
@@ -213,7 +215,7 @@ def loaded(stack: LocalStack, ended: list[JobState]) -> Iterator[None]:
 
 
 def soak(minutes: float) -> dict[str, object]:
-    """Run the load for so long, and say what has grown."""
+    """Run the load, and return the growth of all resources."""
     ended: list[JobState] = []
     with (
         temporary_folder() as folder,
@@ -225,7 +227,7 @@ def soak(minutes: float) -> dict[str, object]:
     warm = {name: found[int(len(found) * WARM_UP) :] for name, found in watch.samples.items()}
     slopes: dict[str, float] = defaultdict(lambda: -float("inf"))
     for name, found in warm.items():
-        points = [(one.at_s, one.memory_bytes / _MIB) for one in thinned(found)]
+        points = [(one.at_s, one.memory_bytes / _MIB) for one in thin_out(found)]
         kind = name.split()[0]
         slopes[kind] = max(slopes[kind], slope_per_h(points))
     return {

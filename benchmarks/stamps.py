@@ -1,6 +1,6 @@
-"""The times at which a job's steps ended, and how long a change of its size held it up. Pure but for reading.
+"""End times of a job's steps, and the pauses at its changes of size.
 
-Rank 0 writes one line for each step: `time world_size`, in seconds on a clock that all processes share.
+Rank 0 writes one line for each step: `time world_size`. The time is in seconds of a clock that all processes share.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A step ended at `at_s`, taken by so many ranks."""
+    """End of a step of `world_size` ranks."""
 
     at_s: float
     world_size: int
@@ -22,7 +22,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A change of size: from the last step before to the first step after, less one normal step of the new size."""
+    """Pause at a change of size: from the last step before to the first step after, less one normal new step."""
 
     before: int
     after: int
@@ -34,14 +34,14 @@ class Pause:
 
 
 def read(file: Path) -> list[Stamp]:
-    """What has been written so far. A line that is being written is left out."""
+    """Return the steps that the file has. An incomplete last line is left out."""
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
     fields = [line.split() for line in lines if line.endswith("\n")]
     return [Stamp(float(at_s), int(world_size)) for at_s, world_size in fields]
 
 
 def pauses(stamps: Sequence[Stamp]) -> list[Pause]:
-    """Every change of size that is followed by two steps or more."""
+    """Return the pause of every change of size that at least three steps follow."""
     found = []
     same = [list(group) for _, group in itertools.groupby(stamps, key=lambda one: one.world_size)]
     for old, new in itertools.pairwise(same):
@@ -53,5 +53,5 @@ def pauses(stamps: Sequence[Stamp]) -> list[Pause]:
 
 
 def step_s(stamps: Sequence[Stamp]) -> float:
-    """How long a step takes."""
+    """Return the median seconds of a step."""
     return statistics.median(after.at_s - before.at_s for before, after in itertools.pairwise(stamps))

@@ -1,11 +1,12 @@
-"""From submit to the first training step on an idle, warm node.
+"""Time from submit to the first training step on an idle, warm node.
 
     python -m benchmarks.start --json
 
-`submit_to_first_step_s`: from before the POST to the first completed optimizer step, the median over
-`--repeats` jobs, through the real API, scheduler, Redis and agent. `bare_s`: the same script started by
-hand with the same interpreter. Both on one slot. `cli_start_s`: `headway ps` as a process of its own, the median of
-`CALLS`; `cli_cpu_s`: its processor time, which a busy machine changes less; `cli_help_s`: `headway --help`.
+`submit_to_first_step_s`: from before the POST to the first completed optimizer step, through the real API, scheduler, Redis
+and agent, on one slot; the median over `--repeats` jobs.
+`bare_s`: the same script started directly with the same interpreter.
+`cli_start_s`: duration of `headway ps` in a new process, the median of `CALLS`. `cli_cpu_s`: its processor time, which
+depends less on other load. `cli_help_s`: duration of `headway --help`.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ CALLS = 10
 
 
 def submitted_s(client: Client, number: int) -> float:
-    """Seconds from submit to first step of one job."""
+    """Return the seconds from submit to the first step of one job.
+
+    Raises:
+        RuntimeError: the job did not succeed.
+    """
     spec = JobSpec.model_validate(
         {"name": f"start-{number}", "run": f"python {SCRIPT.name}", "workdir": str(SCRIPT.parent)}
     )
     began = time.time()
     job = client.submit(spec)
-    states = [seen.state for seen in client.watch(job.id, every_s=0.05)]
+    states = [view.state for view in client.watch(job.id, every_s=0.05)]
     if states[-1] is not JobState.SUCCEEDED:
         raise RuntimeError(f"{job.name} ended {states[-1]}: {client.job(job.id).message}")
     first = next(event for event in client.events(job.id) if event.kind == "first_step")
@@ -44,7 +49,11 @@ def submitted_s(client: Client, number: int) -> float:
 
 
 def bare_s() -> float:
-    """Seconds from starting the script by hand to its first step."""
+    """Return the seconds from the direct start of the script to its first step.
+
+    Raises:
+        RuntimeError: the script took no step.
+    """
     began = time.time()
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True)
     found = re.search(r"first step at ([\d.]+)", done.stdout)
@@ -54,7 +63,7 @@ def bare_s() -> float:
 
 
 def call_s(stack: LocalStack, *arguments: str) -> tuple[float, float]:
-    """Wall and processor seconds of one command line, as a process of its own that keeps compiled modules, as is usual."""
+    """Return the wall and processor seconds of one command in a new process, which may write and use bytecode files."""
     env = {**os.environ, "HEADWAY_URL": stack.url, "HEADWAY_TOKEN": stack.token}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -79,7 +88,7 @@ def main() -> None:
         call_s(stack, "ps")  # compiles its modules
         calls = [call_s(stack, "ps") for _ in range(2 if arguments.quick else CALLS)]
         helps = [call_s(stack, "--help") for _ in range(2 if arguments.quick else CALLS)]
-        submitted_s(client, 0)  # warms the node: the first job after the agent's start
+        submitted_s(client, 0)  # warm-up
         submitted = [submitted_s(client, number + 1) for number in range(repeats)]
     bare = [bare_s() for _ in range(repeats)]
     result = {

@@ -1,13 +1,15 @@
-"""What local batches by speed give when one of two ranks has a quarter of the other's CPU.
+"""Speedup from balanced local batches when one of two ranks has a quarter of the other's CPU.
 
     python -m benchmarks.uneven --json
 
-Each rank has a core of its own. The slow one is stopped for three quarters of every period of 4 ms, which is
-what a CPU quota does, and needs no privilege. `speeds` (samples/s) are those of both ranks training alone,
-beside each other: what the machine really gives. `bound` follows from them: the sum of the speeds over N times
-the slowest, the most that any division of the batch can gain. `speedup` is the step time with even local
-batches over that with balanced ones, medians of the steps after the first ones. All three are measured `--repeats` times,
-one after another; the result is the round whose share of the bound is the median.
+Each rank has its own core. The slow rank is stopped for three quarters of every period of 4 ms, as by a CPU quota, but
+without privileges.
+
+`speeds`: samples per second of both ranks when each trains alone, at the same time.
+`bound`: sum of the speeds, divided by N times the slowest speed. No division of the batch gains more.
+`speedup`: step time with even local batches, divided by that with balanced ones. Both are medians without the first steps.
+
+The benchmark measures all three in each of `--repeats` rounds. The result is the round with the median share of the bound.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -26,18 +27,19 @@ from typing import Any
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, show
 from headway.local.guard import MARK
+from headway.local.ports import free_port
 
 SCRIPT = Path(__file__).parent / "scripts" / "uneven_rank.py"
 GLOBAL_BATCH = 320
 RUN_S, STOP_S = 0.001, 0.003
 SETTLE_STEPS = 15
-"""Steps that are left out: the first ones are slow, and balanced batches change after five and ten."""
+"""Steps that are left out: the first ones are slow, and balanced batches change after steps 5 and 10."""
 MEASURED_STEPS = 20
 QUICK_STEPS = (2, 4)
 
 
 class Slowed:
-    """Keeps a process stopped for three quarters of the time."""
+    """Thread that keeps a process stopped for three quarters of the time."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -59,7 +61,7 @@ class Slowed:
 
 
 def start(rank: int, world_size: int, port: int, *arguments: object) -> subprocess.Popen[str]:
-    """A rank. It has come to its first step when this returns its process."""
+    """Start a rank, and return its process."""
     environment = {
         name: value for name, value in os.environ.items() if name == MARK or not name.startswith("HEADWAY_")
     }
@@ -80,7 +82,7 @@ def start(rank: int, world_size: int, port: int, *arguments: object) -> subproce
 
 
 def train(processes: Sequence[subprocess.Popen[str]]) -> list[dict[str, list[float]]]:
-    """What the ranks, each on a core of its own and the second one slowed, say of their steps."""
+    """Run the ranks, each on its own core and the second one slowed, and return the figures that they print."""
     try:
         for process, core in zip(processes, sorted(os.sched_getaffinity(0)), strict=False):
             os.sched_setaffinity(process.pid, {core})
@@ -95,33 +97,27 @@ def train(processes: Sequence[subprocess.Popen[str]]) -> list[dict[str, list[flo
         return [json.loads(output.splitlines()[-1]) for output in outputs]
     finally:
         for process in processes:
-            process.kill()  # does nothing to one that has ended
+            process.kill()  # does nothing if the process has ended
             process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def speeds(steps: int) -> list[float]:
-    """Samples per second of each rank over so many steps, training half of the batch without the other."""
+    """Return the samples per second of each rank when it trains half of the batch alone for `steps` steps."""
     half = GLOBAL_BATCH // 2
-    # Four times as many for the fast one, so that they end together.
+    # The fast rank takes four times as many steps, so that both end at the same time.
     alone = [start(0, 1, 0, half, count, "even") for count in (4 * steps, steps)]
     return [half / statistics.median(one["step_s"][steps // 4 :]) for one in train(alone)]
 
 
 def together(mode: str, settle: int, steps: int) -> tuple[float, list[int]]:
-    """The time of a step of both ranks in seconds, and their last local batches."""
+    """Return the seconds of a step of both ranks together, and their last local batches."""
     port = free_port()
     found = train([start(rank, 2, port, GLOBAL_BATCH, settle + steps, mode) for rank in range(2)])
     step_s = statistics.median(found[0]["step_s"][settle:])
     return step_s, [int(one["local_batches"][-1]) for one in found]
 
 
-def measured(settle: int, steps: int) -> dict[str, Any]:
+def measure(settle: int, steps: int) -> dict[str, Any]:
     alone = speeds(steps)
     even_s, _ = together("even", settle, steps)
     balanced_s, local_batches = together("balanced", settle, steps)
@@ -142,12 +138,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
-        raise RuntimeError("this benchmark needs two cores: one for each rank")
+        raise RuntimeError("this benchmark needs two cores, one for each rank")
     steps, repeats = (
         (QUICK_STEPS, 1) if arguments.quick else ((SETTLE_STEPS, MEASURED_STEPS), arguments.repeats)
     )
     rounds = sorted(
-        (measured(*steps) for _ in range(repeats)),
+        (measure(*steps) for _ in range(repeats)),
         key=lambda one: one["share_of_bound"],
     )
     result = {

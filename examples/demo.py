@@ -1,11 +1,11 @@
-"""The whole of Headway on this machine, in a minute.
+"""Demonstration of Headway on this machine, in a minute.
 
     make demo
 
-Real PostgreSQL, Redis, service and two agents with two slots each share this machine. Three real
-training jobs run while one shrinks, one grows, loses a rank to SIGKILL, gets it back and moves to another
-node, one is paused and resumed, and a node is drained. At the end tables say what happened to each and how
-long training stood still, and whether every promise was kept: the exit code is 1 if one was not.
+PostgreSQL, Redis, the service and two agents with two slots each share this machine. Three training jobs run. One job
+shrinks, and is paused and resumed. Another one grows, loses a rank to SIGKILL, gets it back, and moves to another node
+when its node is drained. At the end, tables show the events and pauses of each job, and all checks with their results. The
+exit code is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from headway.local.stack import LocalStack
 DIGITS_EPOCHS, GPT_EPOCHS, PLAIN_STEPS = 60, 2, 1500
 PATIENCE_S = 120.0
 LONGEST_PAUSE_S = 1.0
-"""Of a change in place. It takes hundredths of a second on a quiet machine; this one runs three jobs on all cores."""
+"""Limit for the pause of a live change, which takes hundredths of a second on an idle machine. Here three jobs use all cores."""
 LIMIT_S = 300.0
 
 
 @dataclass(kw_only=True)
 class Demo(Stage):
-    """`data` is the folder of all that runs."""
+    """State of this demonstration. `data` is the folder of the stack."""
 
     data: Path
 
     def changes(self, name: str) -> list[EventView]:
-        """The changes of a job's members that needed no restart."""
+        """Return the changes of a job's members that needed no restart."""
         return self.events(name, "switch")
 
     def submit(self, name: str, run: str, *, size: int) -> None:
@@ -62,7 +62,7 @@ class Demo(Stage):
         return job.state is JobState.RUNNING and job.size == size and job.generation > generation
 
     def next_switch(self, name: str, act: Callable[[], object]) -> EventView:
-        """Do something, and wait for the change of members that follows from it."""
+        """Call `act`, wait for the next change of members, and return it."""
         before = len(self.changes(name))
         act()
 
@@ -84,7 +84,7 @@ class Demo(Stage):
         self.say(f"killing a rank of [bold]{name}[/] (process {pid}) with SIGKILL")
         lost = self.next_switch(name, lambda: os.kill(pid, signal.SIGKILL)).data
         self.say(
-            f"[bold]{name}[/] lost a rank: paused {lost['pause_s']:.2f} s, {_steps(lost['lost_steps'])} done again, "
+            f"[bold]{name}[/] lost a rank: paused {lost['pause_s']:.2f} s, {_steps(lost['lost_steps'])} repeated, "
             f"no checkpoint read; size {lost['to']}"
         )
         grown = self.next_switch(name, lambda: None)
@@ -96,12 +96,14 @@ class Demo(Stage):
         paused = self.job(name)
         self.say(f"paused [bold]{name}[/] at {paused.progress.samples:,} samples; it holds no slot now")
         self.client.resume(self.jobs[name])
-        self.until(f"{name} goes on", lambda: self.runs_at(name, paused.pinned_size or 1, paused.generation))
+        self.until(
+            f"{name} continues", lambda: self.runs_at(name, paused.pinned_size or 1, paused.generation)
+        )
         self.trains_on(name)
-        self.say(f"resumed [bold]{name}[/]; it goes on from there")
+        self.say(f"resumed [bold]{name}[/]; it continues from there")
 
     def drain(self, name: str) -> None:
-        """Drain the node that a job is on, so that all of it has to move."""
+        """Drain the node of a job, so that the whole job has to move."""
         (node,) = self.job(name).allocation
         moved = self.next_switch(name, lambda: self.client.drain(node))
         self.say(f"draining node [bold]{node}[/]: [bold]{name}[/] {moved.message}")
@@ -113,7 +115,7 @@ class Demo(Stage):
 
 
 def _preparation(event: EventView) -> str:
-    """How long the new ranks took to come up, if there were any."""
+    """Return a note on the start of new ranks, or an empty text if there were none."""
     if not event.data["ready_s"]:
         return ""
     return f" (trained on for {event.data['prepare_s']:.1f} s meanwhile)"
@@ -124,7 +126,7 @@ def _steps(count: int) -> str:
 
 
 def _newest_rank(data: Path, job_id: str) -> int:
-    """Process id of a rank that runs: the one that came last."""
+    """Return the process id of the newest running rank of a job."""
     files = [
         file
         for file in data.glob(f"agents/*/runs/{job_id}/*/rank-*.pid")
@@ -135,7 +137,7 @@ def _newest_rank(data: Path, job_id: str) -> int:
 
 
 def play(demo: Demo) -> None:
-    """The script."""
+    """Run the steps of the demonstration."""
     demo.submit("digits", f"python digits.py --epochs {DIGITS_EPOCHS}", size=1)
     demo.submit("gpt_char", f"python gpt_char.py --epochs {GPT_EPOCHS}", size=2)
     demo.submit("plain_ddp", f"python plain_ddp.py --steps {PLAIN_STEPS}", size=1)
@@ -160,7 +162,7 @@ def _share(job: JobView) -> float:
 
 
 def judge(demo: Demo) -> None:
-    """Check the promises."""
+    """Check the results."""
     digits, gpt, plain = (demo.job(name) for name in ("digits", "gpt-char", "plain-ddp"))
     for job in (digits, gpt, plain):
         demo.check(f"{job.name} succeeded", kept=job.state is JobState.SUCCEEDED)
@@ -173,7 +175,7 @@ def judge(demo: Demo) -> None:
     accuracy = digits.progress.metrics.get("accuracy", 0.0)
     loss = gpt.progress.metrics.get("loss", 9.9)
     demo.check(
-        f"digits: at least 97 % of unseen digits are read correctly ({accuracy:.1%})", kept=accuracy >= 0.97
+        f"digits: at least 97 % of unseen digits are recognised ({accuracy:.1%})", kept=accuracy >= 0.97
     )
     demo.check(f"gpt-char: the loss is under 2.0 nats per character ({loss:.2f})", kept=loss < 2.0)
     _judge_changes(demo)
@@ -189,15 +191,15 @@ def _judge_changes(demo: Demo) -> None:
     longest_s = max(event.data["pause_s"] for event in in_place)
     demo.check("digits grew, gpt-char shrank", kept=_grew(demo, "digits") and _shrank(demo, "gpt-char"))
     demo.check(
-        f"no change in place held up training for {LONGEST_PAUSE_S:.0f} s or more ({longest_s:.2f} s at most)",
+        f"no live change paused training for {LONGEST_PAUSE_S:.0f} s or more ({longest_s:.2f} s at most)",
         kept=longest_s < LONGEST_PAUSE_S,
     )
     demo.check(
-        f"the killed rank cost at most one step ({digits.progress.lost_steps}), and no checkpoint was read for it",
+        f"the killed rank cost at most one step ({digits.progress.lost_steps}), and no checkpoint was read",
         kept=digits.progress.lost_steps <= 1 and digits.progress.lost_samples == 0,
     )
     demo.check(
-        "neither of the two was ever started anew but after its pause",
+        "digits was never restarted, and gpt-char only after its pause",
         kept=(digits.attempt, gpt.attempt) == (1, 2) and gpt.progress.lost_samples == 0,
     )
 
@@ -216,8 +218,8 @@ def _shrank(demo: Demo, name: str) -> bool:
 
 
 def show(demo: Demo) -> None:
-    """The tables of what happened, and the promises."""
-    happened = table("What happened", "job", "state", "sizes over time", "samples", "exact epochs", "result")
+    """Print the tables of jobs and pauses, and the results of the checks."""
+    happened = table("Jobs", "job", "state", "sizes over time", "samples", "exact epochs", "result")
     for name in demo.jobs:
         job, done = demo.job(name), demo.job(name).progress
         result = ", ".join(f"{key} {value:.3f}" for key, value in sorted(done.metrics.items()))
@@ -229,7 +231,7 @@ def show(demo: Demo) -> None:
             f"{done.epochs_exact} of {done.epochs_audited}" if done.epochs_audited else "not measured",
             result or "see its log",
         )
-    pauses = table("How long training stood still", "job", "slots", "why", "paused", "done again", "state")
+    pauses = table("Pauses of training", "job", "slots", "reason", "paused", "repeated", "state")
     for name in demo.jobs:
         for event, cause in zip(demo.changes(name), _causes(demo, name), strict=True):
             data = event.data
@@ -248,7 +250,7 @@ def show(demo: Demo) -> None:
 
 
 def _causes(demo: Demo, name: str) -> list[str]:
-    """Why each of the changes of a job's members was made: the reason of what began it."""
+    """Return the reason of each change of a job's members, which is that of the event that began it."""
     causes, last = [], ""
     for event in demo.events(name, "prepare", "lose", "switch"):
         if event.kind == "switch":
@@ -267,7 +269,7 @@ def _way_of_state(event: EventView) -> str:
 
 def main() -> int:
     parser = arguments_of(__doc__)
-    parser.add_argument("--picture", type=Path, help="save what is printed as an SVG")
+    parser.add_argument("--picture", type=Path, help="save the output as an SVG")
     arguments = parser.parse_args()
     console = Console(record=True, width=110, highlight=False)
     data = Path(tempfile.mkdtemp(prefix="headway-demo-"))
@@ -289,7 +291,7 @@ def main() -> int:
     kept = perform(console, act)
     if arguments.picture is not None:
         svg = console.export_svg(title="make demo")
-        # The reader's own fonts will do: a picture must not fetch anything.
+        # Without `@font-face`, the picture uses the reader's fonts and fetches nothing.
         arguments.picture.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
     return leave(console, data, kept=kept, keep_data=arguments.keep)
 

@@ -1,11 +1,11 @@
-"""Rented machines under a budget, on this machine, in a few minutes.
+"""Demonstration of rented machines under a budget, on this machine, in a few minutes.
 
     make demo-money
 
-Real PostgreSQL, Redis and service; nothing else at first. Machines are rented for a stream of jobs, as processes of this
-machine that are launched, billed and taken away as a cloud's would be. Two budgets hold: dollars an hour, and dollars a
-day. One spot machine is taken away with a notice, one without. At the end comes the bill: what was useful and what was
-lost, to the second of every lease, and whether every promise was kept: the exit code is 1 if one was not.
+PostgreSQL, Redis and the service run without any agent at first. The service rents machines for a stream of jobs. They are
+processes of this machine that are launched, billed and taken away like those of a cloud. Two budgets limit the dollars per
+hour and per day. One spot machine is taken away with a notice, one without. At the end, a bill shows the useful and the lost
+time of every lease, followed by all checks with their results. The exit code is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ OFFERS = {
 }
 USD_PER_H, USD_PER_DAY = 0.40, 0.10
 NOTICE_S = 120.0
-"""As long as EC2's."""
+"""Length of the notice, the same as at EC2."""
 LOST_SAMPLES = 2000
-"""Trained since the last checkpoint when a machine goes without a notice: so much is done again."""
+"""Samples since the last checkpoint that are lost with the machine that goes without a notice."""
 PATIENCE_S = 180.0
 LIMIT_S = 600.0
 SETTINGS = {"HEADWAY_RENT_EVERY_S": "1", "HEADWAY_IDLE_S": "35", "HEADWAY_MAX_MACHINES": "4"}
@@ -55,8 +55,9 @@ SETTINGS = {"HEADWAY_RENT_EVERY_S": "1", "HEADWAY_IDLE_S": "35", "HEADWAY_MAX_MA
 
 @dataclass(kw_only=True)
 class Demo(Stage):
-    """`epoch_s` is what an epoch takes on this machine; `most_usd_per_h` the most that all machines together ever cost
-    at one time.
+    """State of this demonstration.
+
+    `epoch_s` is the duration of an epoch on this machine. `most_usd_per_h` is the highest total cost of all machines so far.
     """
 
     stack: LocalStack
@@ -66,7 +67,7 @@ class Demo(Stage):
     most_usd_per_h: float = 0.0
 
     def machines(self) -> list[MachineView]:
-        """Those that are paid for now. What they cost together is noted."""
+        """Return the machines that are paid for now, and record their total cost."""
         found = [one for one in self.client.machines(open_only=True) if one.state != "wanted"]
         self.most_usd_per_h = max(self.most_usd_per_h, sum(one.usd_per_h for one in found))
         return found
@@ -79,7 +80,7 @@ class Demo(Stage):
         return super().until(what, watched, patience_s)
 
     def submit(self, name: str, lasting_s: float, *, most: int) -> None:
-        """A job of about so many seconds on one slot."""
+        """Submit a job of about `lasting_s` seconds on one slot."""
         epochs = max(1, round(lasting_s / self.epoch_s))
         body = yaml.safe_load((EXAMPLES / "digits.yaml").read_text())
         changes = {
@@ -101,7 +102,7 @@ class Demo(Stage):
         return [one for one in self.machines() if one.node in nodes and one.state == "running"]
 
     def take_away(self, machine: MachineView, notice_s: float) -> None:
-        """What a cloud does with spot machines."""
+        """Take a spot machine away, as a cloud does."""
         self.interruptions.append({"machine": machine.external_id, "notice_s": notice_s})
         write_offers(self.offers, self.interruptions)
         how = f"with a notice of {notice_s:.0f} s" if notice_s else "without a notice"
@@ -118,7 +119,7 @@ def write_offers(path: Path, interruptions: list[dict[str, Any]]) -> None:
 
 
 def measured_epoch_s() -> float:
-    """Of `digits.py` alone, on one core: the jobs must last long enough for what happens to them, on any machine."""
+    """Return the seconds of an epoch of `digits.py` on one core, from which the lengths of the jobs follow."""
     torch.set_num_threads(1)
     data, _ = digits.load_data()
     model = digits.build_model(32)
@@ -133,7 +134,7 @@ def measured_epoch_s() -> float:
 
 
 def play(demo: Demo) -> None:
-    """The script."""
+    """Run the steps of the demonstration."""
     hourly = BudgetRequest(kind=BudgetKind.HOURLY_CAP, usd=USD_PER_H, hard=True)
     demo.client.set_budget("hourly", hourly)
     demo.client.set_budget("daily", BudgetRequest(usd=USD_PER_DAY, period=Period.DAY, hard=True))
@@ -172,7 +173,7 @@ def lose_with_notice(demo: Demo, name: str) -> None:
     machine = demo.machines_of(name)[-1]
     before = len(demo.events(name, "switch"))
     demo.take_away(machine, NOTICE_S)
-    demo.until(f"{name} is told", lambda: bool(demo.events(name, "interruption")))
+    demo.until(f"{name} gets the notice", lambda: bool(demo.events(name, "interruption")))
     demo.say(f"[bold]{name}[/]: {demo.events(name, 'interruption')[0].message}")
     demo.until(f"{name} leaves the machine", lambda: machine.node not in demo.job(name).allocation)
     demo.until(f"the members of {name} have changed", lambda: len(demo.events(name, "switch")) > before)
@@ -180,7 +181,7 @@ def lose_with_notice(demo: Demo, name: str) -> None:
     demo.say(f"[bold]{name}[/] {left.message}")
     demo.until("the machine is gone", lambda: demo.machine(machine.id).state == "gone")
     demo.check(
-        f"with a notice: {name} left in place, and no step was done again ({left.data['lost_steps']})",
+        f"with a notice: {name} left the machine live, and repeated no step ({left.data['lost_steps']})",
         kept=left.data["lost_steps"] == 0 and left.data["how"] == "live",
     )
     gone = demo.machine(machine.id)
@@ -188,18 +189,18 @@ def lose_with_notice(demo: Demo, name: str) -> None:
 
 
 def lose_without_notice(demo: Demo, name: str) -> None:
-    demo.until(f"{name} has trained on since a checkpoint", lambda: _past_checkpoint(demo.job(name)))
+    demo.until(f"{name} has trained beyond a checkpoint", lambda: _past_checkpoint(demo.job(name)))
     (machine,) = demo.machines_of(name)
     demo.take_away(machine, 0.0)
     demo.until("the machine is gone", lambda: demo.machine(machine.id).state == "gone")
     demo.until(
-        f"{name} goes on elsewhere",
+        f"{name} continues elsewhere",
         lambda: demo.job(name).state in {JobState.RUNNING, *TERMINAL_STATES} and demo.job(name).attempt > 1,
     )
-    demo.say(f"[bold]{name}[/] goes on from its last checkpoint, on {', '.join(demo.job(name).allocation)}")
+    demo.say(f"[bold]{name}[/] continues from its last checkpoint, on {', '.join(demo.job(name).allocation)}")
     gone = demo.machine(machine.id)
     demo.check(
-        f"without one: {name} went on elsewhere, the lease ended as {gone.reason}",
+        f"without a notice: {name} continued elsewhere, and the lease ended as {gone.reason}",
         kept=gone.reason == "SPOT_RECLAIMED",
     )
 
@@ -210,7 +211,7 @@ def _past_checkpoint(job: JobView) -> bool:
 
 
 def judge(demo: Demo) -> None:
-    """Check the promises."""
+    """Check the results."""
     for name in demo.jobs:
         job = demo.job(name)
         done = job.progress
@@ -224,14 +225,14 @@ def judge(demo: Demo) -> None:
         kept=demo.most_usd_per_h <= USD_PER_H + 1e-9,
     )
     demo.check(f"within ${USD_PER_DAY:.2f} a day (${total.usd:.4f})", kept=0 < total.usd <= USD_PER_DAY)
-    demo.check("something was lost, and it is on the bill", kept=total.lost_usd > 0)
+    demo.check("the bill shows the lost time", kept=total.lost_usd > 0)
     _judge_leases(demo, total.usd)
     took = time.monotonic() - demo.began_s
     demo.check(f"all of it in {LIMIT_S / 60:.0f} minutes ({took:.0f} s)", kept=took < LIMIT_S)
 
 
 def _judge_leases(demo: Demo, usd: float) -> None:
-    """The bill against what the provider itself has of its machines."""
+    """Compare the bill with the provider's own records of its machines."""
     theirs = {}
     for folder in machine_folders(demo.stack.machines.folder):
         lease, ended = folder.lease, folder.ended()
@@ -244,15 +245,15 @@ def _judge_leases(demo: Demo, usd: float) -> None:
         if one.billed_from is not None and one.billed_to is not None
     }
     demo.check(
-        f"each of {len(theirs)} machines is on one lease, to the provider's second", kept=ours == theirs
+        f"each of {len(theirs)} machines has one lease, with the provider's exact times", kept=ours == theirs
     )
     paid = sum(one.usd for one in demo.client.machine_bills())
     demo.check(f"the bill adds up to the leases (${paid:.4f})", kept=abs(paid - usd) < 1e-6)
 
 
 def show(demo: Demo) -> None:
-    """The bill, and the promises."""
-    machines = table("Machines", "machine", "market", "billed", "cost", "why it ended")
+    """Print the bill, and the results of the checks."""
+    machines = table("Machines", "machine", "market", "billed", "cost", "reason of the end")
     for machine in reversed(list(demo.client.machines())):
         machines.add_row(
             machine.node or machine.id,

@@ -4,9 +4,8 @@
     torchrun --nproc-per-node 2 examples/digits.py         # on two processes, without Headway
     headway submit examples/digits.yaml --wait             # as a job, on one or two slots
 
-It reads at least 97 % of the digits right that it never saw, after a few seconds on one core. The lines
-with `run` are all that is elastic about it: as a job it may grow, shrink, move, pause or lose a process at
-any step, and still trains on every sample exactly once an epoch.
+It recognises at least 97 % of unseen digits after a few seconds on one core. The lines with `run` make it elastic: as a job
+it may grow, shrink, move, pause or lose a process at any step, and still trains on every sample exactly once an epoch.
 """
 
 import argparse
@@ -23,7 +22,7 @@ import headway
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """1,347 digits to train on and 450 to test with: images (1, 8, 8) in [0, 1], and labels 0..9."""
+    """Return 1,347 digits for training and 450 for tests: images (1, 8, 8) in [0, 1], and labels 0 to 9."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -50,7 +49,7 @@ def build_model(width: int) -> nn.Module:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: TensorDataset, device: torch.device) -> float:
-    """The part of `data` that the model reads right."""
+    """Return the share of `data` that the model recognises."""
     images, labels = (tensor.to(device) for tensor in data.tensors)
     model.eval()
     right = (model(images).argmax(dim=1) == labels).float().mean()
@@ -78,7 +77,7 @@ def main() -> None:
         print(f"{len(training_data):,} images to learn from; processes: {run.world_size}")
 
     for _ in run.epochs(options.epochs):
-        for images, labels in loader:  # members change here, between two steps, when it is due
+        for images, labels in loader:  # members change here, between two steps
             loss = cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()

@@ -4,8 +4,8 @@
     python examples/digits_lightning.py                    # alone
     headway submit examples/digits_lightning.yaml --wait   # as a job, on one or two slots
 
-As a job it may grow, shrink, move, pause or lose a process at any step, and still trains on every sample exactly once an
-epoch. What is elastic about it are the lines with `run`.
+The lines with `run` make it elastic: as a job it may grow, shrink, move, pause or lose a process at any step, and still trains
+on every sample exactly once an epoch.
 """
 
 import argparse

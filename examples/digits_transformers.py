@@ -5,8 +5,8 @@
     torchrun --nproc-per-node 2 examples/digits_transformers.py  # on two processes, without Headway
     headway submit examples/digits_transformers.yaml --wait      # as a job, on one or two slots
 
-To change its size it is stopped after a checkpoint and started anew. A step takes the same samples at any size. The model is
-a small vision transformer with random weights: nothing is downloaded.
+For a change of size, Headway stops it after a checkpoint and starts it again. A step takes the same samples at any size. The
+model is a small vision transformer with random initial weights, so nothing is downloaded.
 """
 
 import argparse
@@ -22,7 +22,7 @@ TEST_DIGITS = 397
 
 
 class Digits(Dataset[dict[str, torch.Tensor]]):
-    """Images (1, 8, 8) in [0, 1], and labels 0..9."""
+    """Images (1, 8, 8) in [0, 1], and labels 0 to 9."""
 
     def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.images, self.labels = images, labels

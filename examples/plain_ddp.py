@@ -1,11 +1,10 @@
-"""Plain DistributedDataParallel that knows nothing of Headway, and still survives being resized.
+"""Plain DistributedDataParallel without Headway, which can still be resized.
 
     torchrun --nproc-per-node 2 examples/plain_ddp.py --checkpoint /tmp/plain.pt
     headway submit examples/plain_ddp.yaml --wait
 
-It does what any script does on a machine that may be taken away: on SIGTERM all processes finish the same
-step, the state is saved, and they exit with 143; started again, at any size, it goes on from there. That is
-all that `elastic.resize: restart` needs. It learns scikit-learn's handwritten digits.
+On SIGTERM all processes finish the same step, save the state, and exit with 143. When it is started again, at any size, it
+continues from there. `elastic.resize: restart` needs nothing else. It learns scikit-learn's handwritten digits.
 """
 
 import argparse
@@ -28,13 +27,13 @@ EXIT_STOPPED = 143
 
 
 def default_checkpoint() -> Path:
-    """In the folder that Headway offers to every job, if it is one, else in the working folder."""
+    """Return a path in the job's checkpoint folder if there is one, else in the working folder."""
     uri = os.environ.get("HEADWAY_CHECKPOINT_URI", "")
     return Path(uri.removeprefix("file://") if uri.startswith("file://") else ".") / "plain_ddp.pt"
 
 
 def batch(step: int, samples: int) -> torch.Tensor:
-    """Indices of the samples of a step (GLOBAL_BATCH,): the same at any number of processes."""
+    """Return the indices of the samples of a step (GLOBAL_BATCH,), the same at any number of processes."""
     steps_per_epoch = samples // GLOBAL_BATCH
     epoch, place = divmod(step, steps_per_epoch)
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
@@ -42,7 +41,7 @@ def batch(step: int, samples: int) -> torch.Tensor:
 
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Write beside, then rename: there is always a whole checkpoint."""
+    """Save the state atomically, by a temporary file and a rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
     torch.save(state, path.with_suffix(".partial"))
@@ -50,7 +49,7 @@ def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: i
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once: taking torch's threads down in order aborts or hangs in one of some hundred runs."""
+    """End the process at once, because a normal exit with torch's threads aborts or hangs in one of some hundred runs."""
     sys.stdout.flush()
     os._exit(code)
 
@@ -108,7 +107,7 @@ def main() -> None:
     if rank == 0:
         save(options.checkpoint, model, optimizer, options.steps)
         right = (model(test_x).argmax(dim=1) == test_y).float().mean().item()
-        print(f"done: reads {right:.1%} of {TEST_DIGITS} digits right that it never saw", flush=True)
+        print(f"done: recognises {right:.1%} of {TEST_DIGITS} unseen digits", flush=True)
     dist.barrier()
     leave(0)
 

@@ -1,4 +1,4 @@
-"""What the demonstrations share: jobs on a stage, waiting with an end, promises, and how it all begins and ends."""
+"""Shared parts of the demonstrations: jobs, waiting with a time limit, checks, start and end."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ EXAMPLES = Path(__file__).parent
 
 
 class BrokenPromise(Exception):
-    """Something did not happen as promised."""
+    """Raised when the demonstration cannot continue, because a step failed or took too long."""
 
 
 @dataclass(kw_only=True)
 class Stage:
-    """What the steps share. `jobs` are ids by name, `checks` promises with whether they were kept."""
+    """State of a demonstration. `jobs` are ids by name; `checks` are promises, each with True if it was kept."""
 
     client: Client
     console: Console
@@ -36,37 +36,41 @@ class Stage:
     checks: list[tuple[str, bool]] = field(default_factory=list)
 
     def say(self, text: str) -> None:
-        """Tell of a step."""
+        """Print a step with its time."""
         self.console.print(f"[dim]{time.monotonic() - self.began_s:6.1f} s[/]  {text}")
 
     def check(self, promise: str, *, kept: bool) -> None:
-        """Note whether a promise was kept."""
+        """Record the result of a check."""
         self.checks.append((promise, kept))
 
     @property
     def kept(self) -> bool:
-        """Whether every promise was."""
+        """True if every promise was kept."""
         return all(kept for _, kept in self.checks)
 
     def show_promises(self) -> None:
-        """One line each."""
+        """Print the result of each check."""
         for promise, kept in self.checks:
             self.console.print(f"{'[green]kept  [/]' if kept else '[red]BROKEN[/]'}  {promise}")
 
     def job(self, name: str) -> JobView:
-        """The job as it is now."""
+        """Return the present state of a job."""
         return self.client.job(self.jobs[name])
 
     def events(self, name: str, *kinds: str) -> list[EventView]:
-        """The job's events of these kinds."""
+        """Return the events of a job that have one of these kinds."""
         return [event for event in self.client.events(self.jobs[name]) if event.kind in kinds]
 
     def until(self, what: str, condition: Callable[[], bool], patience_s: float | None = None) -> float:
-        """Wait until the condition holds; how long it took, in seconds."""
+        """Wait until the condition is true, and return the seconds that this took.
+
+        Raises:
+            BrokenPromise: it is not true within `patience_s`, or a job failed.
+        """
         began, most_s = time.monotonic(), patience_s or self.patience_s
         while not condition():
             if time.monotonic() - began > most_s:
-                raise BrokenPromise(f"waited {most_s:.0f} s in vain: {what}")
+                raise BrokenPromise(f"gave up after {most_s:.0f} s: {what}")
             for name in self.jobs:
                 if (job := self.job(name)).state is JobState.FAILED:
                     raise BrokenPromise(f"{name} failed: {job.message}")
@@ -74,13 +78,13 @@ class Stage:
         return time.monotonic() - began
 
     def trains_on(self, name: str) -> None:
-        """Wait until the job has trained more than it has now."""
+        """Wait until the job has trained further."""
         samples = self.job(name).progress.samples
         self.until(f"{name} trains", lambda: self.job(name).progress.samples > samples)
 
 
 def table(title: str, *columns: str) -> Table:
-    """An empty table."""
+    """Return an empty table with these columns."""
     made = Table(title=title, title_style="bold", title_justify="left")
     for column in columns:
         made.add_column(column)
@@ -88,7 +92,7 @@ def table(title: str, *columns: str) -> Table:
 
 
 def arguments_of(description: str | None) -> argparse.ArgumentParser:
-    """Of a demonstration's command line."""
+    """Return the parser of a demonstration's command line."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -97,8 +101,8 @@ def arguments_of(description: str | None) -> argparse.ArgumentParser:
 
 
 def perform(console: Console, act: Callable[[], bool]) -> bool:
-    """Act, and say what broke; whether every promise was kept. What was started is stopped on SIGTERM too."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `with` stops what was started
+    """Run the demonstration, and return True if every promise was kept. SIGTERM stops all started processes too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `with` blocks stop their processes
     try:
         return act()
     except BrokenPromise as error:
@@ -107,7 +111,7 @@ def perform(console: Console, act: Callable[[], bool]) -> bool:
 
 
 def leave(console: Console, data: Path, *, kept: bool, keep_data: bool) -> int:
-    """Remove the data folder, unless somebody may want to look into it. The exit code."""
+    """Remove the data folder, unless a promise was broken or `keep_data` is set. Return the exit code."""
     if keep_data or not kept:
         console.print(f"Data and logs are in {data}")
     else:

@@ -64,10 +64,10 @@ def members(packed: BinaryIO, *, most_bytes: int, most_entries: int) -> Iterator
     """
     with gzip.GzipFile(fileobj=packed) as unzipped:
         bounded = cast("BinaryIO", _Bounded(cast("BinaryIO", unzipped), most_bytes))
-        yield _checked(bounded, most_bytes=most_bytes, most_entries=most_entries)
+        yield _checked_entries(bounded, most_bytes=most_bytes, most_entries=most_entries)
 
 
-def _checked(bounded: BinaryIO, *, most_bytes: int, most_entries: int) -> Iterator[ArchiveEntry]:
+def _checked_entries(bounded: BinaryIO, *, most_bytes: int, most_entries: int) -> Iterator[ArchiveEntry]:
     layout = Layout()
     total_bytes = count = 0
     with _as_archive_error():

@@ -91,7 +91,7 @@ def _index(node: yaml.Node, at: Location, lines: dict[Location, int], name: str)
             line = key.start_mark.line + 1
             if here in lines:
                 raise JobFileError(
-                    f"{name}:{line}: {_dotted(here)} is given twice, first in line {lines[here]}.",
+                    f"{name}:{line}: {_dotted_path(here)} is given twice, first in line {lines[here]}.",
                     "Keep one.",
                 )
             lines[here] = line
@@ -137,7 +137,7 @@ def _problems(
         if any(other[: len(field)] == field != other for other in messages):
             continue  # an alternative of a union: the complaint about its contents says more
         where = f"{name}:{line_of(field)}" if line_of(field) else name
-        yield f"{where}: {_dotted(field)}: {', or '.join(messages[field])}"
+        yield f"{where}: {_dotted_path(field)}: {', or '.join(messages[field])}"
 
 
 _MESSAGES = {
@@ -190,7 +190,7 @@ def _suggestion(field: Location) -> str:
     known = dict(_fields(JobSpec))
     elsewhere = [path for path in known if path[-1] == field[-1]]
     if elsewhere:
-        return f"; did you mean `{_dotted(elsewhere[0])}`?"
+        return f"; did you mean `{_dotted_path(elsewhere[0])}`?"
     siblings = {path[-1]: path for path in known if path[:-1] == field[:-1]}
     near = difflib.get_close_matches(str(field[-1]), siblings, n=1, cutoff=0.6)
     if near:
@@ -206,5 +206,5 @@ def _fields(model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[
             yield from _fields(info.annotation, path)
 
 
-def _dotted(field: Location) -> str:
+def _dotted_path(field: Location) -> str:
     return ".".join(str(part) for part in field) or "the job"

@@ -1,8 +1,8 @@
 """`python -m service backup FOLDER`, `restore FOLDER` and `restored`: backups of the database.
 
 A backup may be taken while the service runs. A restore needs an empty database and a stopped service. It then
-adapts the restored state to the present: see `usecases.restore`. `restored` does only that second part, for a
-database that was restored by other means.
+adapts the restored state to the present: see `service.usecases.upkeep.restore`. `restored` does only that
+second part, for a database that was restored by other means.
 """
 
 from __future__ import annotations

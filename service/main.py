@@ -137,7 +137,7 @@ class Service:
             log.error("policy_missing", policy=chosen, instead=DEFAULT, what_next=what_next)
 
     async def problems(self) -> list[str]:
-        """Return the problems of the stores. Implements `api.context.Readiness`."""
+        """Return the problems of the stores. Implements `service.api.http.context.Readiness`."""
         problems = []
         try:
             problem = await schema_problem(self.database.engine)

@@ -1,7 +1,7 @@
-"""Look up what is installed in a database of known vulnerabilities. Run as `python -m tools.audit`.
+"""Check the installed packages against a database of known vulnerabilities. Run as `python -m tools.audit`.
 
-Exits 1 if something is found. Where no database can be reached within seconds it says so, loudly, and exits 0: a machine without
-the internet must be able to build, and nobody is to believe that it has looked.
+The exit code is 1 if a package is vulnerable. If the database cannot be reached within seconds, the tool prints a prominent
+warning and exits with 0, so that a machine without internet access can build.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOUD = "!" * 72
 
 
 def reachable(url: str = DATABASE) -> bool:
-    """Whether the database answers a question."""
+    """Return True if the database answers a query."""
     request = urllib.request.Request(url, data=_ASK, headers={"Content-Type": "application/json"})  # noqa: S310 - https
     try:
         with urllib.request.urlopen(request, timeout=_REACHED_WITHIN_S) as answer:  # noqa: S310
@@ -29,10 +29,10 @@ def reachable(url: str = DATABASE) -> bool:
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the audit, and return the exit code."""
     if not reachable():
-        print(f"{_LOUD}\nNOT AUDITED: {DATABASE} cannot be reached from here, so nobody has looked for known\n"  # noqa: T201
-              f"vulnerabilities of what is installed. Run `make audit` where it can.\n{_LOUD}")  # fmt: skip
+        print(f"{_LOUD}\nNOT AUDITED: {DATABASE} cannot be reached, so the installed packages were not checked for\n"  # noqa: T201
+              f"known vulnerabilities. Run `make audit` on a machine with internet access.\n{_LOUD}")  # fmt: skip
         return 0
     command = [sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--vulnerability-service=osv"]
     try:

@@ -1,12 +1,13 @@
-"""What a client of an OpenAPI document would notice if it became another one: the changes that break it.
+"""Breaking changes between two versions of an OpenAPI document.
 
-A client may rely on every operation, on every field of an answer with its type, and on a request that was right staying right.
-New operations, new fields of answers and new optional fields of requests break nobody; nor does a new value of an answer's
-enumeration, since clients are told to expect those (`docs/operations/upgrades.md`).
+A client may rely on every operation, on every field of an answer with its type, and on every valid request remaining valid.
+New operations, new fields of answers and new optional fields of requests break no client. New values of an enumeration in an
+answer do not either, because clients must expect them (`docs/operations/upgrades.md`).
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -15,12 +16,12 @@ _METHODS = ("get", "put", "post", "delete", "head", "patch")
 
 
 def breaking(old: Document, new: Document) -> list[str]:
-    """A sentence for each change that breaks a client of `old`."""
+    """Return a message for each change that breaks a client of `old`."""
     return sorted(set(_Comparison(old, new).operations()))
 
 
 class _Comparison:
-    """Two documents, and the pairs of schemas that are being compared already: schemas may contain themselves."""
+    """Comparison of two documents. `_open` has the pairs of schemas under comparison, because schemas may be recursive."""
 
     def __init__(self, old: Document, new: Document) -> None:
         self._old = old
@@ -84,7 +85,7 @@ class _Comparison:
                 yield from self._given(where, "body", content.get("schema", {}), other.get("schema", {}))
 
     def _answer(self, where: str, name: str, old: Document, new: Document) -> Iterator[str]:
-        """What is read: nothing may be missing that was there, and nothing may be of another type."""
+        """Yield the changes of an answer: removed fields, and fields with another type."""
         key = (f"answer {where}", repr(old), repr(new))
         if key in self._open:
             return
@@ -105,7 +106,7 @@ class _Comparison:
                 yield from self._answer(where, f"{name}[]", old[inner], new[inner])
 
     def _given(self, where: str, name: str, old: Document, new: Document) -> Iterator[str]:
-        """What is sent: what was right must stay right."""
+        """Yield the changes that make a valid request invalid."""
         key = (f"given {where}", repr(old), repr(new))
         if key in self._open:
             return
@@ -133,18 +134,16 @@ _HIGHER = ("minimum", "exclusiveMinimum", "minLength", "minItems")
 
 
 def _limits(where: str, name: str, old: Document, new: Document) -> Iterator[str]:
-    for limit in _LOWER:
-        if limit in new and (limit not in old or new[limit] < old[limit]):
-            yield f"{where}: {name} has a narrower {limit} now ({new[limit]})"
-    for limit in _HIGHER:
-        if limit in new and (limit not in old or new[limit] > old[limit]):
+    for limit in (*_LOWER, *_HIGHER):
+        is_narrower = operator.lt if limit in _LOWER else operator.gt
+        if limit in new and (limit not in old or is_narrower(new[limit], old[limit])):
             yield f"{where}: {name} has a narrower {limit} now ({new[limit]})"
     if new.get("pattern", old.get("pattern")) != old.get("pattern"):
         yield f"{where}: {name} has another pattern now ({new['pattern']})"
 
 
 def _resolved(document: Document, schema: Document) -> Document:
-    """The schema that a reference names; of a choice with null, what it is when it is not null, with both types."""
+    """Return the schema behind a reference. For a choice with null, return the other schema with both types."""
     while "$ref" in schema:
         schema = document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
     choices = [_resolved(document, one) for one in schema.get("anyOf", ())]

@@ -1,8 +1,7 @@
-"""Fail when constraints.txt does not pin what pyproject.toml needs.
+"""Check that constraints.txt pins the dependencies in pyproject.toml.
 
-Three questions: is every line a plain `name==version`; does the pin of every direct dependency satisfy
-pyproject's bounds; is everything that those dependencies need in turn, on this platform, pinned too.
-Run from the root of the repository as `python tools/check_pins.py`.
+Every line must be a plain `name==version`. The pin of every direct dependency must satisfy pyproject's bounds. All indirect
+dependencies on this platform must be pinned too. Run from the root of the repository as `python tools/check_pins.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from packaging.utils import canonicalize_name
 
 PROJECT = "headway"
 UNPINNED = ("nvidia-", "cuda-", "triton")
-"""Prefixes that stay free: torch's CUDA builds pin them themselves."""
+"""Prefixes of packages without pins, because torch's CUDA builds pin them."""
 COMES_WITH_VENV = frozenset({"pip", "setuptools"})
 
 _PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[0-9][A-Za-z0-9.]*)")
 
 
 def parse_pins(text: str) -> tuple[dict[str, str], list[str]]:
-    """Versions by canonical name, and a problem for every line that is no plain pin or a repetition."""
+    """Return versions by canonical name, and a problem for every line that is not a plain pin or is a repetition."""
     pins: dict[str, str] = {}
     problems: list[str] = []
     for number, raw in enumerate(text.splitlines(), start=1):
@@ -46,7 +45,7 @@ def parse_pins(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def direct(pyproject: Mapping[str, Any]) -> Iterator[Requirement]:
-    """The requirements that pyproject.toml lists: the core's and every extra's."""
+    """Yield the requirements in pyproject.toml, including those of extras."""
     project = pyproject["project"]
     extras = project["optional-dependencies"].values()
     for line in [*project["dependencies"], *(line for lines in extras for line in lines)]:
@@ -56,21 +55,21 @@ def direct(pyproject: Mapping[str, Any]) -> Iterator[Requirement]:
 
 
 def unsatisfied(requirements: Iterable[Requirement], pins: Mapping[str, str]) -> list[str]:
-    """A problem for each requirement without a pin, or with one outside its bounds."""
+    """Return a problem for each requirement without a pin, or with a pin outside its bounds."""
     problems = []
     for requirement in requirements:
         name = canonicalize_name(requirement.name)
         if name not in pins:
-            problems.append(f"{name}: in pyproject.toml and not in constraints.txt")
+            problems.append(f"{name}: in pyproject.toml, but not in constraints.txt")
         elif not requirement.specifier.contains(pins[name], prereleases=True):
             problems.append(f"{name}: pinned at {pins[name]}, pyproject.toml wants {requirement.specifier}")
     return problems
 
 
 def unpinned(roots: Iterable[Requirement], pins: Mapping[str, str]) -> list[str]:
-    """A problem for each installed package that `roots` need, directly or not, and that has no pin.
+    """Return a problem for each package without a pin that `roots` need, directly or indirectly.
 
-    Of a root that is not installed, as those of an extra that `make setup` leaves out, nothing more can be said.
+    The dependencies of a root that is not installed, such as that of an extra that `make setup` leaves out, are unknown.
     """
     problems: dict[str, str] = {}
     queue = [(requirement, PROJECT) for requirement in roots if _applies(requirement, frozenset())]
@@ -83,12 +82,12 @@ def unpinned(roots: Iterable[Requirement], pins: Mapping[str, str]) -> list[str]
             continue
         seen.add(key)
         if name not in pins:
-            problems[name] = f"{name}: needed by {parent} and not in constraints.txt"
+            problems[name] = f"{name}: needed by {parent}, but not in constraints.txt"
         try:
             children = [Requirement(line) for line in requires(name) or []]
         except PackageNotFoundError:
             if parent != PROJECT:
-                problems[name] = f"{name}: needed by {parent} and not installed; run make setup"
+                problems[name] = f"{name}: needed by {parent}, but not installed; run make setup"
             continue
         queue += [(child, name) for child in children if _applies(child, frozenset(requirement.extras))]
     return [problems[name] for name in sorted(problems)]
@@ -101,7 +100,7 @@ def _applies(requirement: Requirement, extras: frozenset[str]) -> bool:
 
 
 def main() -> int:
-    """The command: 0 when the pins cover pyproject.toml, else 1."""
+    """Print all problems, and return the exit code: 0 without problems, else 1."""
     pins, problems = parse_pins(Path("constraints.txt").read_text(encoding="utf-8"))
     needed = list(direct(tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))))
     problems += unsatisfied(needed, pins)

@@ -1,6 +1,6 @@
-"""Fail when a source file or a function is too long to read in one go.
+"""Check the lengths of source files and functions.
 
-Run as `python tools/check_sizes.py [ROOT]`; prints one line per finding and exits 1 if there is any.
+Run as `python tools/check_sizes.py [ROOT]`. It prints one line per finding, and exits with 1 if there is any.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FOLDERS = (
 
 
 def findings(path: str, source: str) -> Iterator[str]:
-    """One line for the file, if it is too long, and for each function that is."""
+    """Yield one line for the file and for each function in it that is too long."""
     lines = source.count("\n")
     if lines > FILE_LINES:
         yield f"{path}: {lines} lines, at most {FILE_LINES}; split it by what it decides"
     if path.startswith("migrations/"):
-        return  # a migration is one list of statements: splitting it would hide the order
+        return  # a migration is one list of statements, whose order must stay visible
     for node in ast.walk(ast.parse(source, filename=path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -39,7 +39,7 @@ def findings(path: str, source: str) -> Iterator[str]:
 
 
 def check(root: Path) -> list[str]:
-    """Every finding under `root`, in the order of paths."""
+    """Return every finding under `root`, ordered by path."""
     files = sorted(file for folder in FOLDERS for file in (root / folder).rglob("*.py"))
     return [
         line
@@ -49,7 +49,7 @@ def check(root: Path) -> list[str]:
 
 
 def main() -> int:
-    """The command: 0 when every size is within bounds, else 1."""
+    """Print all findings, and return the exit code: 0 without findings, else 1."""
     found = check(Path(sys.argv[1] if len(sys.argv) > 1 else "."))
     sys.stdout.writelines(f"{line}\n" for line in found)
     return 1 if found else 0

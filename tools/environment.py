@@ -1,4 +1,4 @@
-"""docs/reference/environment.md: what a rank finds in its environment, by having the agent's own function make one."""
+"""docs/reference/environment.md: the environment of a rank, created by the agent's own function."""
 
 from __future__ import annotations
 
@@ -38,11 +38,15 @@ _COMMAND = RunCommand(
     checkpoint_keep=3,
     grace_s=60,
 )
-"""The second rank of two on the second host of two, with every field set that a variable is made from."""
+"""Command for the second of two hosts with two ranks each, with a value for every field that sets a variable."""
 
 
 def page() -> str:
-    """The page. Raises Undocumented."""
+    """Return the page.
+
+    Raises:
+        Undocumented: a variable has no meaning, or a meaning has no variable.
+    """
     env = rank_env(
         _COMMAND,
         _COMMAND.ranks[1],
@@ -54,7 +58,9 @@ def page() -> str:
     )
     names = {value for name, value in vars(runtime).items() if name.startswith("ENV_")} | env.keys()
     if wrong := sorted(names ^ RANK.keys()):
-        raise Undocumented(f"tools/variables.py: RANK and what ranks get do not agree on {', '.join(wrong)}.")
+        raise Undocumented(
+            f"tools/variables.py: RANK differs from the variables of ranks in {', '.join(wrong)}."
+        )
     rows = [f"- `{name}`{_shown(env.get(name))}: {means}" for name, means in RANK.items()]
     return "\n".join([_LEAD, *rows, "", _TAIL])
 

@@ -1,6 +1,6 @@
-"""The job file for editors and for people: its JSON schema with descriptions, and a list of fields, types, defaults and bounds.
+"""The JSON schema of the job file with descriptions, and the list of its fields with types, defaults and bounds.
 
-What a field means stands once, in the tables of docs/job-file.md; a field without a row there is an error.
+The tables of docs/job-file.md are the only source of the meanings. A field without a row there is an error.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ _AS_TEXT = {
     "output.max_size": ("size", _SIZE),
     "hung_after": ("duration", _DURATION),
 }
-"""Numbers that people write with a unit (`contract.quantities`), which pydantic's schema does not know of."""
+"""Numbers that may have a unit (`contract.quantities`), which pydantic's schema does not show."""
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
 def schema() -> dict[str, Any]:
-    """The schema, as `# yaml-language-server: $schema=job.schema.json` in the first line of a job file has editors read it."""
+    """Return the JSON schema, which editors use for job files.
+
+    Raises:
+        Undocumented: a field has no row in docs/job-file.md, or a row has no field.
+    """
     found: dict[str, Any] = {"$schema": _SCHEMA_ID, **JobSpec.model_json_schema(by_alias=True)}
     meanings = _meanings()
     for path, one in _fields(found):
@@ -49,7 +53,7 @@ def schema() -> dict[str, Any]:
 
 
 def page() -> str:
-    """The list of fields."""
+    """Return the page with the list of fields."""
     found = schema()
     rows = [
         f"- `{path}`{_default(one)}: {_type(path, one, found)}{_bounds(one)}" for path, one in _fields(found)
@@ -71,23 +75,23 @@ run: python digits.py
 
 
 def dump() -> str:
-    """The schema as it is kept."""
+    """Return the text of the schema file."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _moved(one: dict[str, Any]) -> dict[str, Any]:
-    """The type and bounds of a field, taken out of it."""
+    """Remove the type and bounds of a field from it, and return them."""
     return {key: one.pop(key) for key in ("type", "ge", "le", "gt") if key in one}
 
 
 def _plain(option: dict[str, Any]) -> dict[str, Any]:
-    """With JSON schema's own names for bounds, which pydantic leaves out where it validates first."""
+    """Return the option with JSON schema's names of bounds, which pydantic leaves out for fields with a validator."""
     names = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum"}
     return {names.get(key, key): value for key, value in option.items()}
 
 
 def _meanings() -> dict[str, str]:
-    """By the path of the field."""
+    """Return the meanings in docs/job-file.md by the path of the field."""
     found, part = {}, None
     for line in _PAGE.read_text().splitlines():
         if heading := _HEADING.match(line):
@@ -98,7 +102,7 @@ def _meanings() -> dict[str, str]:
 
 
 def _fields(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every field with its path. A part of the file is none itself, its fields are."""
+    """Yield every field with its path. A section of the file is not a field, but its members are."""
     for name, one in found["properties"].items():
         part = _definition(one, found).get("properties")
         if part is None:
@@ -108,7 +112,7 @@ def _fields(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _definition(one: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """What a reference refers to, or the thing itself."""
+    """Return the definition behind a reference, or the schema itself."""
     defined: dict[str, Any] = found["$defs"][one["$ref"].rpartition("/")[2]] if "$ref" in one else one
     return defined
 
@@ -144,16 +148,14 @@ def _default(one: dict[str, Any]) -> str:
 
 
 def _bounds(one: dict[str, Any]) -> str:
-    said = []
+    bounds = []
     for option in _options(one):
-        low, high, above = (option.get(name) for name in ("minimum", "maximum", "exclusiveMinimum"))
-        said += (
-            [f"above {above:g}"]
-            if above is not None
-            else [f"at least {low:,.10g}"]
-            if low is not None
-            else []
-        )
-        said += [f"at most {high:,.10g}"] if high is not None else []
-        said += [f"at most {option['maxLength']:,} characters"] if "maxLength" in option else []
-    return f"; {', '.join(said)}" if said else ""
+        if "exclusiveMinimum" in option:
+            bounds.append(f"above {option['exclusiveMinimum']:g}")
+        elif "minimum" in option:
+            bounds.append(f"at least {option['minimum']:,.10g}")
+        if "maximum" in option:
+            bounds.append(f"at most {option['maximum']:,.10g}")
+        if "maxLength" in option:
+            bounds.append(f"at most {option['maxLength']:,} characters")
+    return f"; {', '.join(bounds)}" if bounds else ""

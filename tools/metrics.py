@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: what `/metrics` of every program has, read from the registries that the programs themselves make."""
+"""docs/reference/metrics.md: the metrics of every program, read from the programs' own registries."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from service.api.http.pressure import Gates
 from service.api.http.request_times import RequestTimes
 from service.api.routes.upkeep.metrics import OF, Figures
 from service.api.routes.upkeep.metrics_money import MoneyFigures
-from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
+from service.domain.perf.milestones import AT_SUBMIT, ON_THE_WAY
 from service.telemetry import telemetry
 from service.usecases.ports.rounds import PredictionErrors
 from service.usecases.ports.upkeep import ClusterFigures
 from worker_agent.host.folders import StateFolder
-from worker_agent.telemetry.metrics import Observed, agent_registry
+from worker_agent.telemetry.facts import StateSources
+from worker_agent.telemetry.metrics import agent_registry
 
 _NO_ERRORS = PredictionErrors(count=0, ratios=(math.nan,) * 3, coverage=math.nan)
 _NOTHING = Figures(
@@ -43,12 +44,12 @@ _NOTHING = Figures(
     forecasts={(of, share): _NO_ERRORS for of in OF for share in (AT_SUBMIT, ON_THE_WAY)},
     confined={},
 )
-"""An empty cluster has the names and labels of a full one."""
+"""Figures of an empty cluster, which have the names and labels of all metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One metric, as a row of the page."""
+    """Metric as a row of the page."""
 
     name: str
     kind: str
@@ -56,18 +57,18 @@ class Described:
     means: str
 
     def __str__(self) -> str:
-        """The row."""
+        """Return the row."""
         labels = "{" + ",".join(self.labels) + "}" if self.labels else ""
         return f"- `{self.name}{labels}` ({self.kind}): {' '.join(self.means.split())}"
 
 
 def described(registry: CollectorRegistry) -> list[Described]:
-    """What is in a registry, whatever made it, by name."""
+    """Return the metrics of a registry, ordered by name."""
     return sorted(_described(registry), key=lambda one: one.name)
 
 
 def _described(registry: CollectorRegistry) -> Iterator[Described]:
-    for collector in list(registry._collector_to_names):  # noqa: SLF001 - there is no other way to ask a counter for its labels
+    for collector in list(registry._collector_to_names):  # noqa: SLF001 - a counter has no public labels
         of_counter = tuple(getattr(collector, "_labelnames", ()))
         for metric in collector.collect():
             name = f"{metric.name}_total" if metric.type == "counter" else metric.name
@@ -75,7 +76,7 @@ def _described(registry: CollectorRegistry) -> Iterator[Described]:
 
 
 def _labels(metric: Metric) -> tuple[str, ...]:
-    """Those of a family, or what its samples have, without the ones that its type makes."""
+    """Return the labels of a family or of its samples, without those that its type adds."""
     given: Iterable[str] = getattr(metric, "_labelnames", ()) or sorted(
         {label for sample in metric.samples for label in sample.labels}
     )
@@ -83,15 +84,15 @@ def _labels(metric: Metric) -> tuple[str, ...]:
 
 
 def page() -> str:
-    """The page."""
+    """Return the page."""
     with tempfile.TemporaryDirectory() as folder:
-        seen = Observed(
+        sources = StateSources(
             slots=lambda: (), holding=lambda: (), waiting=lambda: 0, state=StateFolder(Path(folder))
         )
         sections = [
             ("The cluster", _CLUSTER, described(_NOTHING.registry(Gates()))),
             ("A process of the service", _PROCESS, described(_process())),
-            ("An agent", _AGENT, described(agent_registry(seen)[0])),
+            ("An agent", _AGENT, described(agent_registry(sources)[0])),
         ]
     parts = [_LEAD]
     for title, lead, rows in sections:
@@ -107,7 +108,7 @@ def _process() -> CollectorRegistry:
 
 
 async def _nobody(*_: object) -> None:
-    """An application that is never called."""
+    """Do nothing: this application is never called."""
 
 
 _LEAD = """# Metrics

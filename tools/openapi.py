@@ -1,4 +1,4 @@
-"""The API's description as it follows from the code, and whether it breaks the clients of the one that is kept in the tree."""
+"""The OpenAPI document of the API, and its breaking changes since the version in docs/reference."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _NOWHERE = {
     "HEADWAY_API_TOKEN": "none",
     "HEADWAY_JOIN_TOKEN": "none",
 }
-"""Nothing is connected to: the description follows from the routes alone."""
+"""Settings of a service that connects to nothing, because the document depends only on the routes."""
 
 
 def document() -> dict[str, Any]:
-    """As this tree describes itself."""
+    """Return the document of this tree."""
     return Service(read_settings(_NOWHERE)).app().openapi()
 
 
 def page() -> str:
-    """The document as it is kept."""
+    """Return the text of the document's file."""
     return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
 
 
 def broken() -> list[str]:
-    """What a client of the document in the tree would notice; nothing while there is none."""
+    """Return the breaking changes since the document in docs/reference; empty if that does not exist."""
     return breaking(json.loads(FILE.read_text()), document()) if FILE.is_file() else []

@@ -1,6 +1,6 @@
-"""Read the documentation as a reader's machine would: the blocks of a page, and the command lines in them.
+"""Parser of documentation pages: code blocks, and the command lines in them.
 
-Tests run the blocks of the quickstart with it, and check that the command lines of every other page exist.
+Tests use it to run the blocks of the quickstart, and to check that the command lines of all other pages exist.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ENDS = re.compile(r"^[();<>|&]+$")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What stands between two fences of a page."""
+    """Code block between two fences of a page."""
 
     page: Path
     line: int
-    """Where its first line stands in the page, from 1."""
+    """Number of its first line in the page, from 1."""
     language: str
     text: str
 
@@ -40,14 +40,14 @@ class Command:
     line: int
     words: tuple[str, ...]
     whole: bool
-    """It stands in a block, to be copied and run; False: in a sentence, where it may be no more than a name."""
+    """True in a block, to be copied and run. False in a sentence, where it may be an incomplete command."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}: {shlex.join(self.words)}"
 
 
 def all_pages() -> list[Path]:
-    """Everything that people read, but for what is written by `python -m tools.reference`."""
+    """Return all pages except those that `python -m tools.reference` writes."""
     written = [
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
@@ -58,7 +58,7 @@ def all_pages() -> list[Path]:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """In the order of the page."""
+    """Yield the code blocks of a page in order."""
     text = page.read_text()
     for found in _FENCE.finditer(text):
         indent = found["indent"]
@@ -68,7 +68,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def commands(page: Path, programs: Sequence[str]) -> Iterator[Command]:
-    """The command lines that start one of these programs, in blocks for a shell and in sentences."""
+    """Yield the command lines that start one of these programs, in shell blocks and in sentences."""
     for block in blocks(page):
         if block.language in SHELL or not block.language:
             yield from _in_block(block, programs)
@@ -79,7 +79,7 @@ def commands(page: Path, programs: Sequence[str]) -> Iterator[Command]:
 
 
 def _in_block(block: Block, programs: Sequence[str]) -> Iterator[Command]:
-    shown = block.language not in {"sh", "bash"}  # output stands between the commands, which have a prompt
+    shown = block.language not in {"sh", "bash"}  # commands have a prompt, and output follows them
     text = _without_documents(block.text).replace("\\\n", "  ")
     for offset, line in enumerate(text.splitlines()):
         if shown and not line.startswith(_PROMPT):
@@ -88,7 +88,7 @@ def _in_block(block: Block, programs: Sequence[str]) -> Iterator[Command]:
 
 
 def _without_documents(text: str) -> str:
-    """Without what a shell would hand to a program as its input (`<<END`), line for line."""
+    """Return the text with empty lines in place of here-documents (`<<END`)."""
     kept, end = [], None
     for line in text.splitlines():
         begins = re.search(r"<<-?'?(\w+)'?", line) if end is None else None
@@ -110,7 +110,7 @@ def _in_line(
     lexer.commenters = "#"
     try:
         words = list(lexer)
-    except ValueError:  # an apostrophe in a line that is no command
+    except ValueError:  # an apostrophe in a line that is not a command
         return
     starts = [0, *(at + 1 for at, word in enumerate(words) if _ENDS.match(word))]
     for start, end in zip(starts, [*starts[1:], len(words) + 1], strict=True):

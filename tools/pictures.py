@@ -1,6 +1,6 @@
-"""Pictures of the documentation that follow from the code: the life of a job, goodput, and what a budget does. SVG by hand.
+"""SVG pictures of the documentation: the life cycle of a job, goodput, and the effect of a budget.
 
-The places of states are chosen here; which arrows there are, and what they are called, is the table's.
+The positions of states are chosen here. The arrows and their labels come from the table of transitions.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ BOXES: dict[str, tuple[tuple[JobState, ...], tuple[float, float, float, float]]]
     "holds nothing": ((_S.PENDING, _S.PAUSED), (64, 88, 152, 264)),
     "may hold slots": ((_S.STARTING, _S.RUNNING, _S.RESIZING, _S.RECOVERING), (310, 88, 530, 462)),
 }
-"""What holds for every state of a box is drawn once, from its edge: members, and left, top, width, height."""
+"""Boxes of states: members, and left, top, width and height.
+
+A transition that all members of a box share is drawn once, from the edge of the box.
+"""
 
 
 def lifecycle() -> str:
-    """Every legal step of a job's life."""
+    """Return the picture of all legal transitions of a job."""
     shared = {(state, event) for event, members, _ in _from_boxes() for state in members}
     arrows: dict[tuple[JobState, JobState], list[str]] = {}
     for (source, event), target in TRANSITIONS.items():
@@ -69,7 +72,7 @@ def lifecycle() -> str:
 
 
 def _from_boxes() -> Iterator[tuple[JobEvent, tuple[JobState, ...], JobState]]:
-    """Events that lead from every state of a box to the same one."""
+    """Yield the events that lead from every state of a box to the same state."""
     for members, _ in BOXES.values():
         for (source, event), target in TRANSITIONS.items():
             same = all(TRANSITIONS.get((one, event)) is target for one in members)
@@ -101,7 +104,7 @@ def _arrow(
 
 
 def _edge(one: Point, other: Point, shift: Point, gap: float) -> Point:
-    """Where the line from the middle of a state to another's, moved aside, leaves the state's rectangle."""
+    """Return the point at which the line between two states, shifted by `shift`, leaves the rectangle of the first."""
     dx, dy = other[0] - one[0], other[1] - one[1]
     across = (_HALF_W + gap - math.copysign(shift[0], shift[0] * dx)) / abs(dx) if dx else math.inf
     down = (_HALF_H + gap - math.copysign(shift[1], shift[1] * dy)) / abs(dy) if dy else math.inf
@@ -129,7 +132,7 @@ def _box(title: str, where: tuple[float, float, float, float]) -> str:
 
 
 def goodput() -> str:
-    """Why more slots are not always more progress: a speed that flattens, times what a sample is worth."""
+    """Return the picture of goodput: a speed that flattens with more slots, times the decreasing worth of a sample."""
     sizes = [size / 4 for size in range(4, 65)]
     speed = [size / (1 + 0.1 * (size - 1)) for size in sizes]
     worth = [1.0 / (1 + 0.1 * (size - 1)) for size in sizes]
@@ -158,7 +161,7 @@ def goodput() -> str:
 
 
 def budget() -> str:
-    """Speed against dollars an hour for the sizes of one job, and which size a price of time chooses."""
+    """Return the picture of speed by dollars per hour for the sizes of one job, with a cap."""
     sizes = (1, 2, 4, 8, 16)
     dollars = [2.0 * size for size in sizes]
     speed = [size / (1 + 0.055 * (size - 1)) for size in sizes]
@@ -243,5 +246,5 @@ def _svg(width: int, height: int, title: str, told: str, parts: Iterable[str]) -
 
 
 def pictures() -> dict[str, str]:
-    """Every picture by its file name."""
+    """Return every picture by its file name."""
     return {"lifecycle.svg": lifecycle(), "goodput.svg": goodput(), "budget.svg": budget()}

@@ -1,8 +1,8 @@
-"""Write the pages of docs/reference/ and the pictures of docs/images/ that follow from the code: reasons, errors, the command line, settings, metrics, the
-environment of ranks, the job file's fields and schema, the API.
+"""Write the generated pages of docs/reference/ and pictures of docs/images/.
 
-Run as `python -m tools.reference`; with `--check` it writes nothing and exits 1 if a page is not what it would write. A change
-of the API that breaks its clients is refused, unless `--break` says that it is meant.
+The pages describe reasons, errors, the command line, settings, metrics, the environment of ranks, the job file's fields and
+schema, and the API. Run as `python -m tools.reference`. With `--check` it writes nothing, and exits with 1 if a page is not
+current. It refuses an API change that breaks clients, unless `--break` is given.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ from tools import environment, jobfile, metrics, openapi, pictures, roles, setti
 
 DOCS = Path(__file__).parent.parent / "docs"
 COMMON = 5
-"""Number of commands from which on the reference describes an argument once for all of them."""
+"""Minimum number of commands that share an argument for a common description at the top of the page."""
 
 
 def written() -> dict[str, str]:
-    """Every page and picture by its path in docs/. Raises Undocumented."""
+    """Return every page and picture by its path in docs/.
+
+    Raises:
+        Undocumented: a page lacks the meaning of a variable or field.
+    """
     found = {f"reference/{name}": text for name, text in pages().items()}
     return found | {f"images/{name}": text for name, text in pictures.pictures().items()}
 
 
 def pages() -> dict[str, str]:
-    """Every page by its file name."""
+    """Return every page by its file name."""
     return {
         "reasons.md": _meanings(
             "Reasons",
@@ -115,8 +119,8 @@ def _usage(parameter: Any) -> str:
 
 
 def _row(parameter: Any) -> str:
-    told = ", ".join(f"`{name}`" for name in _names(parameter))
-    return f"- {told}: {_one_line(getattr(parameter, 'help', None) or '')}"
+    names = ", ".join(f"`{name}`" for name in _names(parameter))
+    return f"- {names}: {_one_line(getattr(parameter, 'help', None) or '')}"
 
 
 def _one_line(text: str) -> str:
@@ -124,13 +128,13 @@ def _one_line(text: str) -> str:
 
 
 def main() -> int:
-    """The exit code."""
+    """Write or check all pages, and return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is not current")
     parser.add_argument(
-        "--break", dest="breaks", action="store_true", help="change the API although it breaks clients"
+        "--break", dest="breaks", action="store_true", help="allow an API change that breaks clients"
     )
     arguments = parser.parse_args()
     check = arguments.check
@@ -152,8 +156,8 @@ def main() -> int:
         if not check:
             page.parent.mkdir(parents=True, exist_ok=True)
             page.write_text(text)
-    said = "not current; run `make reference`" if check else "written"
-    sys.stdout.writelines(f"docs/{name}: {said}\n" for name in stale)
+    result = "not current; run `make reference`" if check else "written"
+    sys.stdout.writelines(f"docs/{name}: {result}\n" for name in stale)
     return int(check and bool(stale))
 
 

@@ -1,4 +1,4 @@
-"""The page that says which role each route needs, from the API's own description."""
+"""docs/reference/roles.md: the role that each route requires, from the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A role includes those before it: viewer, user, operator, admin. The list names t
 
 
 def page(document: dict[str, Any]) -> str:
-    """Return the page as Markdown: each route with the lowest role that may use it, or who may without one."""
+    """Return the page: each route with the lowest role that may use it, or the callers of a route without a role."""
     of_roles, others = [], []
     for path, method, operation in _operations(document):
         name = f"- `{method.upper()} {path}`"

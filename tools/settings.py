@@ -1,6 +1,6 @@
-"""docs/reference/settings.md: every variable that the programs read, with the default and the bounds that stand in the code.
+"""docs/reference/settings.md: every variable that the programs read, with its default and bounds in the code.
 
-The sources are parsed, so that a variable without a meaning in `tools.variables`, and a meaning without a variable, are errors.
+The tool parses the sources. A variable without a meaning in `tools.variables`, and a meaning without a variable, are errors.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _ARGUMENTS = {
     "switch_of": ("default",),
     "get": ("default",),
 }
-"""What follows `(env, NAME` in the calls that read a variable."""
+"""Names of the arguments after `env, NAME` in calls that read a variable."""
 
 
 class Undocumented(Exception):
-    """Code and meanings do not agree; the message says where to mend it."""
+    """Raised when the code and the documented meanings differ. The message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the code reads a variable. None: it does not say."""
+    """Call that reads a variable. A value is None if the code does not state it."""
 
     reader: str
     default: Any = None
@@ -45,7 +45,7 @@ class Reading:
     high: Any = None
 
     def __str__(self) -> str:
-        """As the page shows it."""
+        """Return the text in brackets on the page."""
         if self.reader == "text_of":
             return "needed"
         if self.reader == "switch_of":
@@ -66,14 +66,18 @@ class Reading:
 
 
 def page() -> str:
-    """The page. Raises Undocumented."""
+    """Return the page.
+
+    Raises:
+        Undocumented: a variable has no meaning, or a meaning has no variable.
+    """
     found = _found()
-    told = {name for _, meanings in SECTIONS.values() for name in meanings}
-    if missing := sorted(found.keys() - told - _OF_RANKS - {guard.MARK}):
+    documented = {name for _, meanings in SECTIONS.values() for name in meanings}
+    if missing := sorted(found.keys() - documented - _OF_RANKS - {guard.MARK}):
         raise Undocumented(f"tools/variables.py has no meaning for {', '.join(missing)}: write one.")
-    if stale := sorted(told - found.keys()):
+    if stale := sorted(documented - found.keys()):
         raise Undocumented(
-            f"tools/variables.py has a meaning for {', '.join(stale)}, which no program reads: take it out."
+            f"tools/variables.py has a meaning for {', '.join(stale)}, which no program reads: remove it."
         )
     parts = [_LEAD]
     for title, (lead, meanings) in SECTIONS.items():
@@ -96,7 +100,7 @@ def _reading(name: str, found: Mapping[str, Reading | None]) -> str:
 
 
 def _found() -> dict[str, Reading | None]:
-    """Every variable that is named in the programs, and how it is read where that is by one of the readers."""
+    """Return every variable in the programs' sources, with its reading if a known reader reads it."""
     found: dict[str, Reading | None] = {}
     for file in sorted(path for program in PROGRAMS for path in (ROOT / program).rglob("*.py")):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
@@ -107,14 +111,14 @@ def _found() -> dict[str, Reading | None]:
                 found.setdefault(node.value, None)
             if isinstance(node, ast.Call) and (read := _read(node, module)):
                 name, reading = read
-                if id(node) in under_a_condition:  # what holds without it is not said here
+                if id(node) in under_a_condition:  # the default without the condition is unknown
                     reading = Reading("get", low=reading.low, high=reading.high)
                 found[name] = _clearer(found.get(name), reading)
     return found
 
 
 def _guarded(node: ast.AST) -> Iterator[ast.AST]:
-    """What is only done if a condition holds: bodies, not the condition itself."""
+    """Yield the nodes that run only under a condition: the branches without the condition itself."""
     if isinstance(node, ast.If):
         for statement in [*node.body, *node.orelse]:
             yield from ast.walk(statement)
@@ -123,7 +127,7 @@ def _guarded(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _clearer(one: Reading | None, other: Reading) -> Reading:
-    """The one that says more: where a variable is read twice, the check that it is set is not the whole story."""
+    """Return the reading with more information, for a variable that is read twice."""
     if one is None or (one.default in {None, ""} and one.low is None and one.reader != "text_of"):
         return other
     return one
@@ -155,7 +159,7 @@ def _is_name(value: object) -> bool:
 
 
 def _value(node: ast.expr, module: str) -> Any:
-    """Of a literal or of a constant of the module; None of what is only known when it runs."""
+    """Return the value of a literal or of a module constant, or None if it is known only at run time."""
     if isinstance(node, ast.Name):
         return getattr(import_module(module), node.id, None) if node.id.isupper() else None
     try:
@@ -169,9 +173,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _options() -> Iterator[str]:
-    """Of the agent, whose command line is its own."""
+    """Yield the options of the agent, which the page of the command line does not list."""
     yield "## Options of `headway agent`\n"
-    for action in parser_of({})._actions:  # noqa: SLF001 - argparse has no other way to list them
+    for action in parser_of({})._actions:  # noqa: SLF001 - argparse has no public list of options
         if action.option_strings and action.dest not in {"help", "name"}:
             yield f"- `{', '.join(action.option_strings)}`: {_help(action.help, action.default)}"
         elif action.dest == "name":
@@ -180,5 +184,4 @@ def _options() -> Iterator[str]:
 
 
 def _help(text: str | None, default: Any) -> str:
-    said = (text or "").replace("%(default)s", str(default))
-    return " ".join(said.split())
+    return " ".join((text or "").replace("%(default)s", str(default)).split())

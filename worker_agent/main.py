@@ -31,7 +31,7 @@ from worker_agent.host.metadata import Metadata
 from worker_agent.isolation import control_groups, engines
 from worker_agent.isolation.modes import Isolation, choose
 from worker_agent.isolation.scratch import close_scratch, remove_abandoned
-from worker_agent.isolation.self_check import checked, withheld
+from worker_agent.isolation.self_check import mark_withheld, run_self_check
 from worker_agent.link.commands import CommandReader
 from worker_agent.link.credentials import NodeKeys
 from worker_agent.link.notices import NoticeWatcher
@@ -50,13 +50,15 @@ from worker_agent.runs.launcher_link import LauncherLink
 from worker_agent.runs.preparing import Host, Preparer
 from worker_agent.runs.records import tidy
 from worker_agent.supervisor import Supervisor
+from worker_agent.telemetry.facts import StateSources
 from worker_agent.telemetry.setup import RememberedHealth, Telemetry, WatchedCommands, WatchedLogs
 
 _log = structlog.get_logger()
 
 EXIT_REFUSED = 78
 _OWN_JOBS_GRACE_S = 10.0
-_FAREWELL_S = 2.0
+_LAST_REPORTS_S = 2.0
+"""Seconds for the last reports to reach the service."""
 _TIDY_EVERY_S = 60.0
 
 
@@ -91,18 +93,18 @@ class Agent:
         slots = _slots(options, self._state)
         environment = base_env(os.environ, options.pass_env)
         isolation = _isolation(options, self._state, environment)
-        slots = withheld(slots, isolation)
+        slots = mark_withheld(slots, isolation)
         engine = engines.find(os.environ)
         self._stopping = threading.Event()
         self._telemetry = Telemetry()
-        tell, membership = self._telemetry.tell, Membership()
+        emit, membership = self._telemetry.emit, Membership()
         api = ServiceApi(options.url, membership)
         keys = NodeKeys(api, membership, self._state.credentials, options.token)
-        self._outbox = Outbox(self._state.outbox, tell=tell)
+        self._outbox = Outbox(self._state.outbox, emit=emit)
         secrets = RunSecrets(api.secrets)
         place = signing_place(api.url, os.environ)
         storage = StorageKeys(api.storage_access, place, self._state, self._stopping)
-        self._shipper = LogShipper(WatchedLogs(api, tell), self._stopping, secrets=secrets)
+        self._shipper = LogShipper(WatchedLogs(api, emit), self._stopping, secrets=secrets)
         self._link = LauncherLink(self._state, environment)
         bundles = BundleCache(self._state.bundles, api.download_bundle)
         outputs = self._outputs(Caller(isolation, environment, secrets))
@@ -119,7 +121,7 @@ class Agent:
         prober = Prober(
             slots=slots,
             outbox=self._outbox,
-            memory=self._state.probes,
+            first_times=self._state.probes,
             environment=environment,
             stopping=self._stopping,
         )
@@ -131,40 +133,40 @@ class Agent:
             outbox=self._outbox,
             request=_join_request(options, self._identity, slots, engine),
             holding=self._supervisor.holding,
-            health=health.look,
-            probe=prober.ask,
+            health=health.read,
+            probe=prober.request,
             listener=self._supervisor,
             stopping=self._stopping,
-            tell=tell,
+            emit=emit,
         )
         commands = self._commands(membership, keys)
         self._bodies = [self._reporter.run, commands.run, self._shipper.run, self._tidy, prober.run]
-        self._bodies += [storage.run, outputs.run, *_watching(slots, self._outbox, self._stopping)]
+        self._bodies += [storage.run, outputs.run, *_device_monitors(slots, self._outbox, self._stopping)]
         if options.metadata_url is not None:
             self._bodies.append(self._notices(options.metadata_url).run)
-        self._watch(health)
+        self._start_telemetry(health)
 
     def _outputs(self, caller: Caller) -> Outputs:
         node = hashlib.sha256(self._identity.instance.encode()).hexdigest()[:12]
         report = partial(self._outbox.add, urgent=True)
-        return Outputs(caller, self._state, report, node, self._stopping)
+        return Outputs(caller, report, node, self._stopping)
 
     def _commands(self, membership: Membership, keys: NodeKeys) -> CommandReader:
-        tell, supervisor = self._telemetry.tell, self._supervisor
-        watched = WatchedCommands(supervisor.handle, supervisor.holding, tell)
-        return CommandReader(membership, keys.renew, watched.handle, self._stopping, tell)
+        emit, supervisor = self._telemetry.emit, self._supervisor
+        watched = WatchedCommands(supervisor.handle, supervisor.holding, emit)
+        return CommandReader(membership, keys.renew, watched.handle, self._stopping, emit)
 
-    def _watch(self, health: RememberedHealth) -> None:
+    def _start_telemetry(self, health: RememberedHealth) -> None:
         """Serve metrics and send traces, if configured."""
         self._telemetry.trace(self._options.name)
         if self._options.metrics_listen is not None:
-            self._telemetry.serve(
-                self._options.metrics_listen,
+            sources = StateSources(
                 slots=health.last,
                 holding=self._supervisor.holding,
                 waiting=self._outbox.depth,
                 state=self._state,
             )
+            self._telemetry.serve(self._options.metrics_listen, sources)
 
     def _notices(self, metadata_url: str) -> NoticeWatcher:
         return NoticeWatcher(
@@ -200,13 +202,13 @@ class Agent:
     def _end_jobs(self) -> None:
         """Stop the ranks, wait until the service has the reports, and shut the launcher down."""
         self._supervisor.stop_all(_OWN_JOBS_GRACE_S)
-        give_up_s = time.monotonic() + _OWN_JOBS_GRACE_S + _FAREWELL_S
+        give_up_s = time.monotonic() + _OWN_JOBS_GRACE_S + _LAST_REPORTS_S
         while not self._supervisor.idle() and time.monotonic() < give_up_s:
             self._supervisor.run_once()
         self._link.shut_down()
         if self._supervisor.idle():
             close_scratch(self._state)
-        give_up_s = time.monotonic() + _FAREWELL_S
+        give_up_s = time.monotonic() + _LAST_REPORTS_S
         while not self._outbox.empty() and time.monotonic() < give_up_s:
             time.sleep(0.01)
 
@@ -263,7 +265,7 @@ def _with_ids(node: str, _: Any, __: str, event: MutableMapping[str, Any]) -> Mu
 
 
 def _join_request(
-    options: Options, identity: Identity, slots: list[SlotInfo], engine: engines.Found
+    options: Options, identity: Identity, slots: list[SlotInfo], engine: engines.DetectedEngine
 ) -> JoinRequest:
     return JoinRequest(
         name=options.name,
@@ -298,7 +300,7 @@ def _isolation(options: Options, state: StateFolder, environment: Mapping[str, s
         HeadwayError: the requested isolation does not work on this host.
     """
     groups = control_groups.find(state.path)
-    isolation = checked(
+    isolation = run_self_check(
         choose(options.isolation, state, environment, options.user_ids, groups, options.private)
     )
     if not isolation.broken:
@@ -306,7 +308,7 @@ def _isolation(options: Options, state: StateFolder, environment: Mapping[str, s
     return isolation
 
 
-def _watching(
+def _device_monitors(
     slots: Sequence[SlotInfo], outbox: Outbox, stopping: threading.Event
 ) -> list[Callable[[], None]]:
     """Return the bodies of the threads that monitor GPUs; none on a host without GPUs."""

@@ -29,9 +29,9 @@ from worker_agent.output.keeper import Outputs
 from worker_agent.runs import orders
 from worker_agent.runs import reconcile as rules
 from worker_agent.runs.launcher_link import LauncherLink
-from worker_agent.runs.preparing import CannotPrepare, Host, Prepares, launch_plan, write_plan
+from worker_agent.runs.preparing import CannotPrepare, Host, Preparer, launch_plan, write_plan
 from worker_agent.runs.reclaim import Reclaim
-from worker_agent.runs.reconcile import Phase
+from worker_agent.runs.reconcile import ActionKind, Phase
 from worker_agent.runs.records import Run, load_runs, new_run, read_fence, unshipped_logs, write_fence
 from worker_agent.runs.registry import Runs
 from worker_agent.runs.watching import Watcher
@@ -42,7 +42,7 @@ _POLL_S = 0.05
 """Maximum delay in seconds of a rank's message, or of a SIGKILL that is due."""
 _SWITCH_POLL_S = 0.01
 _SWITCH_S = 10.0
-"""Seconds after an order during which messages are read more often, because its members switch and report it."""
+"""Seconds after an order during which messages are read more often, because the members report their switch."""
 _IDLE_POLL_S = 1.0
 _CONNECT_POLL_S = 0.02
 
@@ -57,7 +57,7 @@ class Supervisor:
         link: LauncherLink,
         outbox: Outbox,
         shipper: LogShipper,
-        preparer: Prepares,
+        preparer: Preparer,
         secrets: RunSecrets,
         outputs: Outputs,
         host: Host,
@@ -68,7 +68,7 @@ class Supervisor:
         self._outbox = outbox
         self._secrets = secrets
         self._watcher = Watcher(outbox, secrets)
-        self._news = self._watcher.news
+        self._events = self._watcher.events
         self._shipper = shipper
         self._preparer = preparer
         self._host = host
@@ -95,11 +95,11 @@ class Supervisor:
         """Process a command, and return once its effect is on disk."""
         done = threading.Event()
 
-        def take() -> None:
-            self._take(command)
+        def execute() -> None:
+            self._execute(command)
             done.set()
 
-        self.post(take)
+        self.post(execute)
         done.wait()
 
     def holding(self) -> Sequence[Holding]:
@@ -140,8 +140,8 @@ class Supervisor:
         while not self._calls.empty():
             self._calls.get()()
         for run in self._runs.with_processes():
-            self._news.messages(run)
-        self._watcher.look(self._runs.with_processes())
+            self._events.messages(run)
+        self._watcher.check(self._runs.with_processes())
         self._replace_launcher()
         self._reclaim.stop_what_is_due(self._runs)
         self._act()
@@ -165,20 +165,20 @@ class Supervisor:
     def _act(self) -> None:
         for action in rules.reconcile(self._runs.states(), boot_s()):
             run = self._runs.of(action.run)
-            if isinstance(action, rules.Release):
+            if action.kind is ActionKind.RELEASE:
                 self._release(run)
             elif self._link.ready:  # otherwise it is due again once a launcher is connected
-                self._order(action, run)
+                self._order(action.kind, run)
 
-    def _order(self, action: rules.Action, run: Run) -> None:
-        match action:
-            case rules.StartRun():
+    def _order(self, kind: ActionKind, run: Run) -> None:
+        match kind:
+            case ActionKind.START:
                 self._start(run)
-            case rules.TerminateRun():
-                self._link.send(protocol.Terminate(run.folder.name))
+            case ActionKind.TERMINATE:
+                self._link.send(protocol.Terminate(run.name))
                 run.state = replace(run.state, terminated=True)
-            case rules.KillRun():
-                self._link.send(protocol.Kill(run.folder.name))
+            case ActionKind.KILL:
+                self._link.send(protocol.Kill(run.name))
                 run.state = replace(run.state, killed=True)
         run.save()
 
@@ -188,7 +188,7 @@ class Supervisor:
             write_plan(plan, run.folder)
             self._link.start(run.name, self._secrets.env(run.name))
         except OSError as error:
-            self._news.start_failed(run, str(error), retryable=True)
+            self._events.start_failed(run, str(error), retryable=True)
             run.state = replace(run.state, phase=Phase.GONE)
             return
         run.state = replace(run.state, phase=Phase.LIVE)
@@ -199,28 +199,28 @@ class Supervisor:
             return
         newest = max(run.state.generation, run.release_as)
         others = len(self._runs.held(run.state.job_id, newest=newest)) > 1
-        self._news.released(run, older_stay=others)
+        self._events.released(run, older_stay=others)
         run.folder.ended.touch()
         self._shipper.over(run.folder.name)
         self._runs.remove(run)
         self._outputs.released(run.command)
         _log.info("released", run=run.folder.name)
 
-    def _take(self, command: AnyCommand) -> None:
+    def _execute(self, command: AnyCommand) -> None:
         with bound_contextvars(command=command.command_id):
             try:
                 match command:
                     case RunCommand():
-                        self._take_run(command)
+                        self._execute_run(command)
                     case OrderCommand():
-                        self._take_order(command)
+                        self._execute_order(command)
                     case StopCommand():
-                        self._take_stop(command)
+                        self._execute_stop(command)
             except ValueError as error:
                 _log.error("ignored a command", error=str(error))
         self._outbox.acknowledge(command.command_id)
 
-    def _take_run(self, command: RunCommand) -> None:
+    def _execute_run(self, command: RunCommand) -> None:
         job = self._state.job(command.job_id)
         fence = read_fence(job)
         reason = rules.refusal(fence, command.generation)
@@ -229,41 +229,41 @@ class Supervisor:
             self._release_unheld(command.job_id, command.generation, command.generation)
             return
         run = new_run(self._state, command)
-        orders.deliver(job, run.folder)
+        orders.deliver(run.folder)
         write_fence(job, replace(fence, run=command.generation))
         _log.info("run", run=run.folder.name, name=command.job_name, ranks=len(command.ranks))
         self._add(run)
 
-    def _take_order(self, command: OrderCommand) -> None:
+    def _execute_order(self, command: OrderCommand) -> None:
         job = self._state.job(command.job_id)
         runs = [run for run in self._runs.held(command.job_id) if run.state.phase is not Phase.GONE]
         if not runs:
             _log.info("ignored an order", job=command.job_id, generation=command.generation)
             return
-        orders.keep(job, orders.order_of(command))
+        orders.store_newest(job.order, orders.order_of(command))
         for run in runs:
-            orders.deliver(job, run.folder)
+            orders.deliver(run.folder)
         self._watcher.ordered(runs, command)
         self._switching_until_s = boot_s() + _SWITCH_S
         _log.info("order", job=command.job_id, generation=command.generation, members=len(command.members))
 
-    def _take_stop(self, command: StopCommand) -> None:
+    def _execute_stop(self, command: StopCommand) -> None:
         job = self._state.job(command.job_id)
         fence = read_fence(job)
         write_fence(job, replace(fence, stop=max(fence.stop, command.generation)))
         for run in self._runs.held(command.job_id, newest=command.generation, oldest=command.oldest):
             _log.info("stop", run=run.folder.name, mode=command.mode, grace_s=command.grace_s)
             run.release_as = max(run.release_as, command.generation)
-            wait_s = self._watcher.last_words(run) if command.dump_stacks else 0.0
+            wait_s = self._watcher.request_stacks(run) if command.dump_stacks else 0.0
             self._stop(run, kill=command.mode == "kill", grace_s=command.grace_s, wait_s=wait_s)
         self._release_unheld(command.job_id, command.generation, command.oldest)
 
     def _release_unheld(self, job_id: str, generation: int, oldest: int) -> None:
-        """Report that nothing is held of the runs in a command, because the service may wait for their end."""
+        """Report that the runs in a command hold no slots here, because the service may wait for their end."""
         if not self._runs.held(job_id, newest=generation):
-            self._news.nothing_held(job_id, generation)
+            self._events.nothing_held(job_id, generation)
         elif not self._runs.held(job_id, newest=generation, oldest=oldest):
-            self._news.slots_free(job_id, generation, [slot.index for slot in self._host.slots])
+            self._events.slots_free(job_id, generation, [slot.index for slot in self._host.slots])
 
     def _stop(self, run: Run, *, kill: bool, grace_s: float, wait_s: float = 0.0) -> None:
         run.state = rules.stopped(run.state, kill=kill, grace_s=grace_s, now_s=boot_s() + wait_s)
@@ -298,7 +298,7 @@ class Supervisor:
             threading.Thread(target=self._prepare, args=[run], daemon=True).start()
         else:
             self._secrets.recall(run.logged, self._shipper.hurry)
-            self._look(run)
+            self._read_run_files(run)
 
     def _prepare(self, run: Run) -> None:
         """Prepare the run; the body of a thread, because downloads may take long."""
@@ -313,29 +313,29 @@ class Supervisor:
         if problem is None:
             run.state = replace(run.state, phase=Phase.READY)
         elif run in self._runs:
-            self._news.start_failed(run, problem.message, retryable=problem.retryable)
+            self._events.start_failed(run, problem.message, retryable=problem.retryable)
             run.state = replace(run.state, phase=Phase.GONE)
 
-    def _look(self, run: Run) -> None:
+    def _read_run_files(self, run: Run) -> None:
         """Process the files that the launcher wrote about the run."""
         gone = run.folder.gone.exists()  # read once, and first: everything else is written before it
         started = read_json(run.folder.started)
         if started is not None and any(run.folder.pid(slot.rank).exists() for slot in run.command.ranks):
-            self._news.started(run, started["how"])
-        if self._news.exits(run, gone=gone):
+            self._events.started(run, started["how"])
+        if self._events.exits(run, gone=gone):
             run.state = rules.after_failure(run.state, boot_s())
             run.save()
         self._shipper.hurry()
         if gone:
             if not run.start_reported:
-                self._news.start_failed(run, "The launcher could not start the ranks.", retryable=True)
+                self._events.start_failed(run, "The launcher could not start the ranks.", retryable=True)
             run.state = replace(run.state, phase=Phase.GONE)
         else:
             self._release_slots(run)
 
     def _release_slots(self, run: Run) -> None:
         """Release slots of a live run whose ranks are gone."""
-        freed = self._news.slots_released(run)
+        freed = self._events.slots_released(run)
         if freed:
             run.state = replace(run.state, slots=run.state.slots - freed)
             run.save()
@@ -358,36 +358,36 @@ class Supervisor:
             self._selector.unregister(connection)
             _log.warning("the launcher is gone")
         for message in messages or []:
-            self._hear(message)
+            self._handle_message(message)
 
-    def _hear(self, message: protocol.Message) -> None:
+    def _handle_message(self, message: protocol.Message) -> None:
         match message:
             case protocol.Welcome(_, hosts_stores, kept):
                 _log.info("launcher ready", torch=hosts_stores, runs=len(kept))
                 self._link.send(protocol.Lease(self._deadline_s))
                 for run in self._runs.with_processes():
-                    self._meet_again(run, kept)
+                    self._resume(run, kept)
             case protocol.Started(name, how, error, retryable):
                 run_started = self._runs.named(name)
                 if run_started is not None and error:
-                    self._news.start_failed(run_started, error, retryable=retryable)
+                    self._events.start_failed(run_started, error, retryable=retryable)
                 elif run_started is not None:
-                    self._news.started(run_started, how)
+                    self._events.started(run_started, how)
             case protocol.Changed(name):
                 run_changed = self._runs.named(name)
                 if run_changed is not None:
-                    self._look(run_changed)
+                    self._read_run_files(run_changed)
             case _:
                 _log.warning("ignored an unknown message of the launcher", message=message)
 
-    def _meet_again(self, run: Run, kept: list[str]) -> None:
-        """Compare the agent's state of a live run with the runs of this launcher."""
+    def _resume(self, run: Run, kept: Sequence[str]) -> None:
+        """Resume a live run with a newly connected launcher, which has processes of the runs in `kept`."""
         if run.folder.name in kept:
             run.state = replace(run.state, killed=False)  # an order on a lost connection is repeated
         elif not run.folder.gone.exists():
             run.state = replace(run.state, phase=Phase.READY)  # the order to start it was lost
             return
-        self._look(run)
+        self._read_run_files(run)
 
     def _replace_launcher(self) -> None:
         """Shut down a launcher with outdated code as soon as it has no runs."""

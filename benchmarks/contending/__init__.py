@@ -1,1 +1,1 @@
-"""Parts of benchmarks.contention: streams of jobs, the cluster that plays them, the ideal, and the measures."""
+"""Parts of benchmarks.contention: streams of jobs, their runs on a cluster, the ideal, and the measures."""

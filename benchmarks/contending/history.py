@@ -1,4 +1,4 @@
-"""The recorded history of a job, and what the job did at any time of it."""
+"""The recorded history of a job, and the job's state at any time of it."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Happened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """A job that has ended: what it asked for, and its events in order.
+    """Finished job with its events in order.
 
     Attributes:
-        minimum: of its slots.
-        work_s: how long it takes on one slot.
-        succeeded: whether it did all of its work, and was not cancelled because it took too long.
+        minimum: fewest slots.
+        work_s: seconds of work on one slot.
+        succeeded: True if it did all of its work; False if it was cancelled because it took too long.
     """
 
     name: str
@@ -70,20 +70,20 @@ class Past:
 
     @property
     def completion_s(self) -> float:
-        """From submit to end."""
+        """Seconds from submit to end."""
         return self.finished_s - self.submitted_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A time between two events of a job.
+    """Period between two events of a job.
 
     Attributes:
-        admitted: whether the job is to run: it is neither paused nor ended.
-        waits: whether it is to get slots from a round; also while its ranks are stopped to wait again.
-        holds: whether slots are granted to it.
-        minimum: of its slots, which is its pinned size where it has one.
-        pinned: the size that a user has fixed.
+        admitted: True if the job is neither paused nor ended.
+        waits: True if it needs slots from a round, also while its ranks are being stopped so that it waits again.
+        holds: True if slots are granted to it.
+        minimum: fewest slots, or the pinned size.
+        pinned: size that a user has fixed, if any.
     """
 
     from_s: float
@@ -96,7 +96,7 @@ class Span:
 
 
 def spans_of(past: Past) -> list[Span]:
-    """The times between the events of a job, in order. The last one begins with its end."""
+    """Return the periods between the events of a job, in order. The last one begins with the job's end."""
     now = Span(from_s=-math.inf, to_s=0.0, admitted=False, waits=False, holds=False, minimum=past.minimum)
     found = []
     for event in past.events:
@@ -115,20 +115,20 @@ def _after(now: Span, event: Happened, minimum: int) -> Span:
 
 
 def at_time(spans: Sequence[Span], at_s: float) -> Span:
-    """The span that a time lies in."""
+    """Return the span that contains a time."""
     return next(span for span in reversed(spans) if span.from_s <= at_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change that nobody asked for: of a job's slots in place, or by stopping its ranks. `to` is 0 where it waits then.
+    """Change of a job's slots that no user requested. `to` is 0 if the job waits afterwards.
 
     Attributes:
-        stops: whether its ranks were stopped.
-        ran_s: since slots were granted to its present ranks.
-        trained_s: since the first step of these; None where they have not taken one.
-        pinned: the size that its user had fixed.
-        cost_s: that it did not train for: the pause in place, or stop and start.
+        stops: True if its ranks were stopped; False for a live change.
+        ran_s: seconds since slots were granted to its present ranks.
+        trained_s: seconds since their first step; None before it.
+        pinned: size that its user had fixed, if any.
+        cost_s: seconds without training: the pause of a live change, or stop and start.
     """
 
     name: str
@@ -144,12 +144,12 @@ class Change:
 
     @property
     def for_others(self) -> bool:
-        """Return whether the event takes the job's ranks or slots for the gain of another one."""
+        """True if the change takes the job's ranks or slots for the gain of another job."""
         return self.to < self.before or (self.stops and self.to == self.before)
 
 
 def changes_of(past: Past) -> Iterator[Change]:
-    """The changes of a job that nobody asked for, without those that were given up while it trained on."""
+    """Yield the changes of a job that no user requested, except abandoned ones."""
     spans = spans_of(past)
     granted_s, first_s = math.inf, None
     for index, event in enumerate(past.events):
@@ -179,17 +179,17 @@ def changes_of(past: Past) -> Iterator[Change]:
 
 
 def _restart_s(events: Sequence[Happened]) -> float:
-    """The seconds that ranks take to stop and to start again, without the wait in between."""
+    """Return the seconds that ranks take to stop and to start again, without the wait in between."""
     return sum(stops_s(events)[:1]) + sum(starts_s(events)[:1])
 
 
 def starts_s(events: Sequence[Happened]) -> list[float]:
-    """From each grant to the first step."""
+    """Return the seconds from each grant to the first step."""
     return _between(events, "allocate", frozenset({"first_step"}))
 
 
 def stops_s(events: Sequence[Happened]) -> list[float]:
-    """From each order to stop until every rank is gone."""
+    """Return the seconds from each order to stop until every rank is gone."""
     return _between(events, "vacate", frozenset({"requeue", "allocate"}))
 
 

@@ -1,4 +1,4 @@
-"""The ideal that a cluster is compared with: equal shares of its slots at any time, in fractions, and changes that cost nothing."""
+"""Ideal to compare a cluster with: equal fractional shares of its slots at any time, and changes that cost nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FluidJob:
-    """A job of the fluid model.
+    """Job of the fluid model.
 
     Attributes:
-        submit_s: when it comes.
-        work_s: how long it takes on one slot.
-        part: of a step on one slot, the share that does not become shorter with more slots.
-        minimum, maximum: of its slots.
-        pins: from when on it has a fixed size, ascending by time; None gives the choice back.
+        submit_s: submit time.
+        work_s: seconds of work on one slot.
+        part: share of a step on one slot that does not become shorter with more slots.
+        minimum, maximum: fewest and most slots.
+        pins: times from which the size is fixed, ascending; None ends the fixed size.
     """
 
     submit_s: float
@@ -28,13 +28,14 @@ class FluidJob:
     pins: tuple[tuple[float, int | None], ...] = ()
 
     def bounds(self, at_s: float) -> tuple[int, int]:
-        """The fewest and the most slots that it may have at a time."""
+        """Return the fewest and the most slots that the job may have at a time."""
         size = next((size for since_s, size in reversed(self.pins) if since_s <= at_s), None)
         return (self.minimum, self.maximum) if size is None else (size, size)
 
     def speed(self, share: float, minimum: int) -> float:
-        """Seconds of work that are done in a second on a share of the slots. Between two sizes it is interpolated; a share below
-        the minimum means that the job has its minimum for that part of the time.
+        """Return the seconds of work that are done in a second on `share` slots, interpolated between two sizes.
+
+        A share below the minimum means that the job has its minimum for that part of the time.
         """
         if share < minimum:
             return share / minimum * self._speed_on(minimum)
@@ -47,8 +48,9 @@ class FluidJob:
 
 
 def equal_shares(bounds: Sequence[tuple[int, int]], slots: int) -> list[float]:
-    """The slots of each job: the same for all, as far as minimums and maximums allow. Where the minimums do not fit, they do not
-    count, and the jobs take turns.
+    """Return the slots of each job: equal for all, within the minimums and maximums.
+
+    If the minimums do not fit, they are ignored, because the jobs take turns.
     """
     if sum(least for least, _ in bounds) > slots:
         bounds = [(0, most) for _, most in bounds]
@@ -68,7 +70,7 @@ def equal_shares(bounds: Sequence[tuple[int, int]], slots: int) -> list[float]:
 
 
 def ideal_ends(jobs: Sequence[FluidJob], slots: int) -> list[float]:
-    """When each job would end if all that are there always had equal shares of the slots."""
+    """Return the time at which each job would end if all present jobs always had equal shares of the slots."""
     left = [job.work_s for job in jobs]
     ends = [math.inf] * len(jobs)
     changes = sorted({job.submit_s for job in jobs} | {since_s for job in jobs for since_s, _ in job.pins})

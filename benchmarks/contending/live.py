@@ -1,4 +1,4 @@
-"""Play a stream on a real cluster of this machine, and read what the service recorded of it."""
+"""Run a stream on a live cluster of this machine, and read the history that the service recorded."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 
 import asyncpg
 
+from benchmarks.cluster import POLL_S, warm_cluster
 from benchmarks.contending.history import Happened, Past
 from benchmarks.contending.ideal import FluidJob, ideal_ends
 from benchmarks.contending.streams import Pin, Planned, Stream
+from benchmarks.servers import connected
 from headway.client.client import Client
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView
 from headway.local.postgres import EmbeddedPostgres
-from headway.local.stack import LocalStack
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "sharing.py"
-_POLL_S = 0.5
 _WARM_UP = Stream(name="warm-up", jobs=(Planned(name="warm-up", at_s=0.0, work_s=2.0),))
 _GRANTS = "SELECT slot, job_id, granted_at, released_at FROM slot_grants ORDER BY granted_at, slot"
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A slot that a job held, in seconds since the stream's first submit."""
+    """Slot that a job held, in seconds since the stream's first submit."""
 
     slot: int
     name: str
@@ -37,8 +37,8 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """A stream that was played: the histories of its jobs, who held which slot, and the ideal's times from submit to end."""
+class PlayedStream:
+    """Finished stream: the histories of its jobs, the slots that they held, and their completion times in the ideal."""
 
     stream: Stream
     pasts: tuple[Past, ...]
@@ -47,22 +47,17 @@ class Played:
 
 
 class Halted(RuntimeError):
-    """The playing was asked to stop."""
+    """Raised when the run of a stream was asked to stop."""
 
 
-def play(stream: Stream, folder: Path, halt: threading.Event) -> Played:
-    """The stream on one node with its slots, until all of its jobs have ended. Those that take too long are cancelled.
+def play(stream: Stream, folder: Path, halt: threading.Event) -> PlayedStream:
+    """Run the stream on one node until all of its jobs have ended. Jobs that take too long are cancelled.
 
     Raises:
         RuntimeError: a job failed.
         Halted: `halt` was set.
     """
-    with (
-        LocalStack(folder, agents=1, slots=stream.slots) as stack,
-        stack.client() as client,
-    ):
-        # The first round and the first start of a service take longer than later ones.
-        _until_ended(client, _submit(client, _WARM_UP, _WARM_UP.jobs[0]), _WARM_UP, time.monotonic(), halt)
+    with warm_cluster(folder, stream.slots, _WARM_UP.spec(_WARM_UP.jobs[0], str(SCRIPT))) as client:
         began_s = time.monotonic()
         ids = _do_all(client, stream, began_s, halt)
         views = [_until_ended(client, job, stream, began_s, halt) for job in ids]
@@ -88,11 +83,11 @@ def play(stream: Stream, folder: Path, halt: threading.Event) -> Played:
         [fluid(past, planned, stream) for past, planned in zip(pasts, stream.jobs, strict=True)], stream.slots
     )
     ideal_s = tuple(end - past.submitted_s for end, past in zip(ends, pasts, strict=True))
-    return Played(stream, pasts, held, ideal_s)
+    return PlayedStream(stream, pasts, held, ideal_s)
 
 
 def fluid(past: Past, planned: Planned, stream: Stream) -> FluidJob:
-    """The job in the ideal: submitted and pinned when it really was."""
+    """Return the job for the ideal, with the real times of its submit and of its pinned sizes."""
     pins = [(one.at_s, one.data["slots"]) for one in past.events if one.kind == "resize_requested"]
     return FluidJob(
         submit_s=past.submitted_s,
@@ -105,7 +100,7 @@ def fluid(past: Past, planned: Planned, stream: Stream) -> FluidJob:
 
 
 def _do_all(client: Client, stream: Stream, began_s: float, halt: threading.Event) -> list[str]:
-    """Submit and pin what the stream says, when it says so; the ids of its jobs in their order."""
+    """Submit and pin jobs at the times of the stream, and return the job ids in the stream's order."""
     ids: dict[str, str] = {}
     todo: list[Planned | Pin] = sorted([*stream.jobs, *stream.pins], key=lambda one: one.at_s)
     for one in todo:
@@ -128,7 +123,7 @@ def _until_ended(client: Client, job: str, stream: Stream, began_s: float, halt:
         if not cancelled and time.monotonic() > began_s + stream.patience_s:
             client.cancel(job, force=True)
             cancelled = True
-        if halt.wait(_POLL_S):
+        if halt.wait(POLL_S):
             raise Halted(stream.name)
     if view.state is JobState.FAILED:
         raise RuntimeError(f"{view.name} is {view.state}: {view.message}")
@@ -152,12 +147,9 @@ def _past(client: Client, view: JobView, work_s: float, zero_at: datetime) -> Pa
 
 
 async def _grants(url: str) -> Sequence[asyncpg.Record]:
-    """Every slot that was ever granted, with the job and from when to when it held it."""
-    connection = await asyncpg.connect(url)
-    try:
+    """Return every grant of a slot: the slot, its job, and the times of grant and release."""
+    async with connected(url) as connection:
         rows: Sequence[asyncpg.Record] = await connection.fetch(_GRANTS)
-    finally:
-        await connection.close()
     return rows
 
 

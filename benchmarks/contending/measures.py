@@ -19,7 +19,7 @@ from benchmarks.contending.history import (
 
 LEAST_RUN_S = 60.0
 LEAST_RUN_TIMES = 20.0
-"""Times the cost of its stop and start, that a job is to run for before others may take its slots."""
+"""Minimum run time before others may take a job's slots, in multiples of the cost of its stop and start."""
 SUMMED = frozenset({"early_vacates", "pinned_vacates", "unfinished"})
 GOALS: Mapping[str, float] = {
     "starved_s": 2.0,
@@ -29,12 +29,12 @@ GOALS: Mapping[str, float] = {
     "time_ratio": 1.05,
     "unfinished": 0,
 }
-"""The most that each measure may be."""
+"""Maximum of each measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A continuous time for which a job waited under some condition."""
+    """Continuous period for which a job waited under some condition."""
 
     name: str
     from_s: float
@@ -42,7 +42,7 @@ class Wait:
 
     @property
     def wait_s(self) -> float:
-        """Seconds from its begin to its end."""
+        """Length of the period in seconds."""
         return self.to_s - self.from_s
 
 
@@ -54,22 +54,22 @@ class Moment:
     slots: int
 
     def waits(self, name: str) -> bool:
-        """Return whether a job waits for slots."""
+        """Return True if a job waits for slots."""
         return self.spans[name].waits
 
     def all_fit(self, name: str) -> bool:
-        """Return whether a job waits although the minimums of all admitted jobs fit into the slots."""
+        """Return True if a job waits although the minimums of all admitted jobs fit into the slots."""
         admitted = sum(span.minimum for span in self.spans.values() if span.admitted)
         return self.waits(name) and admitted <= self.slots
 
     def surplus_fits(self, name: str) -> bool:
-        """Return whether a job waits although its minimum would fit beside the minimums of those that hold slots."""
+        """Return True if a job waits although its minimum would fit beside the minimums of the jobs that hold slots."""
         held = sum(span.minimum for one, span in self.spans.items() if span.holds and one != name)
         return self.waits(name) and held + self.spans[name].minimum <= self.slots
 
 
 def waits_of(pasts: Sequence[Past], slots: int, condition: Callable[[Moment, str], bool]) -> Iterator[Wait]:
-    """The longest continuous times in which `condition` held for each job that was ever so."""
+    """Yield the continuous periods in which `condition` held for a job."""
     spans = {past.name: spans_of(past) for past in pasts}
     times = sorted({event.at_s for past in pasts for event in past.events})
     since: dict[str, float] = {}
@@ -83,7 +83,7 @@ def waits_of(pasts: Sequence[Past], slots: int, condition: Callable[[Moment, str
 
 
 def measures(pasts: Sequence[Past], slots: int, ideal_s: Sequence[float]) -> dict[str, float]:
-    """All measures of a stream; `ideal_s` are the ideal's times from submit to end, in the order of the jobs."""
+    """Return all measures of a stream. `ideal_s` are the completion times of the jobs in the ideal."""
     changes = [change for past in pasts for change in changes_of(past)]
     least_s = min_run_s(pasts)
     held_s = [_held_s(past) for past in pasts]
@@ -127,12 +127,12 @@ def min_run_s(pasts: Sequence[Past]) -> float:
 
 
 def early_of(changes: Sequence[Change], least_s: float) -> list[Change]:
-    """Stops for the gain of others of ranks that were started less than `least_s` before."""
+    """Return the stops for the gain of others of ranks that had slots for less than `least_s` seconds."""
     return [change for change in changes if change.stops and change.for_others and change.ran_s < least_s]
 
 
 def pinned_of(changes: Sequence[Change]) -> list[Change]:
-    """Changes that take slots or ranks of a size that a user had fixed, for the gain of others."""
+    """Return the changes that take slots or ranks of a job with a pinned size, for the gain of others."""
     return [
         change
         for change in changes
@@ -141,7 +141,7 @@ def pinned_of(changes: Sequence[Change]) -> list[Change]:
 
 
 def worst_of(streams: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The measures that have goals: the worst of all streams, and for counts their sum."""
+    """Return the measures that have goals: the worst value of all streams, or the sum for counts."""
     return {
         key: sum(one[key] for one in streams.values())
         if key in SUMMED

@@ -1,4 +1,4 @@
-"""A stream that was played, for people: slots by time, its jobs, and what happened to them."""
+"""Text output for a finished stream: slots by time, its jobs, and their events."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import string
 from collections.abc import Mapping, Sequence
 
 from benchmarks.contending.history import changes_of, starts_s
-from benchmarks.contending.live import Held, Played
+from benchmarks.contending.live import Held, PlayedStream
 from benchmarks.contending.measures import GOALS, Moment, early_of, min_run_s, pinned_of, waits_of
 
 WIDTH = 100
 """Width of the picture, in columns of equal time."""
 _LONG_WAIT_S = 1.0
-_TOLD = frozenset(
+_SHOWN_EVENTS = frozenset(
     {
         "submit",
         "allocate",
@@ -28,8 +28,8 @@ _TOLD = frozenset(
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
-def picture(played: Played) -> str:
-    """Slots as rows, time as columns, a letter for each job that held a slot for most of a column; `.` where it was free."""
+def picture(played: PlayedStream) -> str:
+    """Return a chart with slots as rows and time as columns: the letter of the job that held the slot, `.` if none did."""
     end_s = max(past.finished_s for past in played.pasts)
     letters = {past.name: letter for past, letter in zip(played.pasts, _LETTERS, strict=False)}
     column_s = end_s / WIDTH
@@ -42,7 +42,7 @@ def picture(played: Played) -> str:
 
 
 def _holder(held: Sequence[Held], from_s: float, to_s: float) -> str:
-    """Return the job that held a slot for most of a period; empty where none held it for half of it."""
+    """Return the job that held a slot for most of a period; empty if none held it for half of the period."""
     by_name: dict[str, float] = {}
     for one in held:
         by_name[one.name] = by_name.get(one.name, 0.0) + max(
@@ -52,8 +52,8 @@ def _holder(held: Sequence[Held], from_s: float, to_s: float) -> str:
     return name if by_name.get(name, 0.0) >= (to_s - from_s) / 2 else ""
 
 
-def job_table(played: Played) -> str:
-    """A row for each job: its letter in the picture, when it came, how long it took, and how it was treated."""
+def job_table(played: PlayedStream) -> str:
+    """Return a table of the jobs: letter in the chart, submit time, completion time, and counts of starts and changes."""
     lines = [
         f"    {'job':10} {'submit':>7} {'first':>7} {'took':>7} {'ideal':>7} {'ratio':>6} {'starts':>6} {'changes':>7} "
         f"{'vacates':>7}"
@@ -69,15 +69,15 @@ def job_table(played: Played) -> str:
     return "\n".join(lines)
 
 
-def story(played: Played) -> str:
-    """Starts, changes, waits and ends in their order; `!` marks what the goals do not allow."""
+def story(played: PlayedStream) -> str:
+    """Return starts, changes, waits and ends in order of time; `!` marks violations of the goals."""
     pasts, slots = played.pasts, played.stream.slots
     changes = [change for past in pasts for change in changes_of(past)]
     bad = [*early_of(changes, min_run_s(pasts)), *pinned_of(changes)]
-    told: list[tuple[float, str]] = []
+    lines: list[tuple[float, str]] = []
     for change in changes:
         how = "vacated" if change.stops else "in place"
-        told.append(
+        lines.append(
             (
                 change.at_s,
                 f"{'!' if change in bad else ' '} {change.name} {change.before}->{change.to} {how}, "
@@ -85,25 +85,25 @@ def story(played: Played) -> str:
             )
         )
     for past in pasts:
-        told += [
+        lines += [
             (event.at_s, f"  {past.name} {event.kind}: {event.message}")
             for event in past.events
-            if event.kind in _TOLD
+            if event.kind in _SHOWN_EVENTS
         ]
     for wait in waits_of(pasts, slots, Moment.all_fit):
         if wait.wait_s >= _LONG_WAIT_S:
             mark = "!" if wait.wait_s > GOALS["starved_s"] else " "
-            told.append(
+            lines.append(
                 (
                     wait.to_s,
                     f"{mark} {wait.name} has waited {wait.wait_s:.1f} s although all minimums fit",
                 )
             )
-    return "\n".join(f"  {at_s:7.1f} {text}" for at_s, text in sorted(told))
+    return "\n".join(f"  {at_s:7.1f} {text}" for at_s, text in sorted(lines))
 
 
 def summary(streams: Mapping[str, Mapping[str, float]], worst: Mapping[str, float]) -> str:
-    """The measures of all streams side by side, with the worst of them and the goals."""
+    """Return a table with the measures of all streams, their worst values and the goals."""
     keys = list(next(iter(streams.values())))
     header = "".join([f"{'':22}", *(f"{name:>11}" for name in streams), f"{'worst':>11}{'goal':>8}"])
     lines = [header]

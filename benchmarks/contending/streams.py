@@ -15,12 +15,12 @@ STEP_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A job of a stream.
+    """Job of a stream.
 
     Attributes:
-        at_s: when it comes, after the first of the stream.
-        work_s: how long it takes on one slot, on average.
-        part: of a step on one slot, the share that does not become shorter with more slots.
+        at_s: submit time in seconds after the first job of the stream.
+        work_s: mean seconds of work on one slot.
+        part: share of a step on one slot that does not become shorter with more slots.
     """
 
     name: str
@@ -30,13 +30,13 @@ class Planned:
 
     @property
     def steps(self) -> int:
-        """The number of steps that the job takes."""
+        """Number of steps of the job."""
         return round(self.work_s / STEP_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A request of a user for a fixed size; None gives the choice back."""
+    """Request of a user for a fixed size; None ends the fixed size."""
 
     at_s: float
     name: str
@@ -56,16 +56,16 @@ class Stream:
 
     @property
     def patience_s(self) -> float:
-        """After so long what still runs is cancelled: its slots would have done the work more than twice, one job on each."""
+        """Seconds after which unfinished jobs are cancelled: enough to do all work more than twice, one job on each slot."""
         return 60.0 + self.jobs[-1].at_s + 2.5 * sum(job.work_s for job in self.jobs) / self.slots
 
     def work_s(self, job: Planned) -> float:
-        """Return the seconds that one of the jobs takes on one slot, with the random factors of its steps."""
+        """Return the seconds of work of a job on one slot, with the random factors of its steps."""
         seed = self.jobs.index(job)
         return STEP_S * sum(factor(step, self.noise, seed) for step in range(job.steps))
 
     def spec(self, job: Planned, script: str) -> JobSpec:
-        """The job file of one of its jobs, which may have any size up to all slots."""
+        """Return the job file of a job, which may have any size up to all slots."""
         seed = self.jobs.index(job)
         return JobSpec.model_validate(
             {
@@ -79,7 +79,7 @@ class Stream:
 
 
 def _sweep(name: str, work_s: tuple[float, ...], *, since_s: float, every_s: float) -> tuple[Planned, ...]:
-    """Jobs of one class, one after the other."""
+    """Return jobs of one class that are submitted at regular intervals."""
     return tuple(
         Planned(name=f"{name}-{number}", at_s=since_s + every_s * number, work_s=one)
         for number, one in enumerate(work_s)
@@ -146,4 +146,4 @@ QUICK = Stream(
     ),
     pins=(Pin(3.0, "ada", 1),),
 )
-"""Too short for the measures to say anything; everything that they are computed from happens."""
+"""Stream of a quick run. It covers every kind of event, but is too short for meaningful measures."""

@@ -1,1 +1,1 @@
-"""The fault run: a real cluster, random faults, and a checker that looks only from outside. See docs/reliability.md."""
+"""The fault run: a live cluster, random faults, and a checker that uses only outside evidence. See docs/reliability.md."""

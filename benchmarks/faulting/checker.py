@@ -1,25 +1,26 @@
-"""Whether the promises were kept, from evidence alone. Pure: each check takes values and returns what it found broken."""
+"""Checks of the guarantees on the evidence of a run. Each check is a pure function that returns the violations."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.faulting.evidence import Ending, Finding, Left, Life, Result, Sealed, Sighting, Submission
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 COUNT_TOLERANCE = 1e-6
-"""A cell of the table is a sum of shares of gradients, right to rounding in double precision."""
+"""Tolerance for a cell of the table, which is a sum of shares of gradients in double precision."""
 LOSS_TOLERANCE = 1e-6
-"""Relative. Other sizes add up in another order, in double precision; a sample more or less is 1e-3 and more."""
+"""Relative tolerance for losses. Other sizes sum in another order; one sample more or less changes a loss by 1e-3."""
 _SHOWN = 5
 
 
 def lost_jobs(submissions: Iterable[Submission], endings: Sequence[Ending]) -> list[Finding]:
-    """Acknowledged jobs that are not there, or did not end as they should: CANCELLED only if somebody asked for it."""
+    """Return acknowledged jobs that are unknown or ended in a wrong state; CANCELLED is right only if a user cancelled."""
     by_id = {ending.job: ending for ending in endings}
     found = []
     for one in submissions:
@@ -28,14 +29,14 @@ def lost_jobs(submissions: Iterable[Submission], endings: Sequence[Ending]) -> l
         ending = by_id.get(one.job)
         good = {"SUCCEEDED", "CANCELLED"} if one.may_be_cancelled else {"SUCCEEDED"}
         if ending is None:
-            found.append(Finding("lost_jobs", one.name, f"{one.job} was acknowledged, and is unknown now"))
+            found.append(Finding("lost_jobs", one.name, f"{one.job} was acknowledged, but is unknown now"))
         elif ending.state not in good:
             found.append(Finding("lost_jobs", one.name, f"{one.job} is {ending.state}: {ending.message}"))
     return found
 
 
 def doubled_jobs(submissions: Iterable[Submission], endings: Sequence[Ending]) -> list[Finding]:
-    """Jobs that nobody submitted, or of which there are two for one submit (each has a name of its own)."""
+    """Return jobs without a submit, or with several jobs for one submit. Each submit has a unique name."""
     wanted = {one.name for one in submissions}
     counts: dict[str, int] = defaultdict(int)
     for ending in endings:
@@ -50,7 +51,7 @@ def doubled_jobs(submissions: Iterable[Submission], endings: Sequence[Ending]) -
 
 
 def double_slots(lives: Sequence[Life]) -> list[Finding]:
-    """Two processes that were alive on one slot at one time, whoever's they were."""
+    """Return pairs of processes, of any jobs, that were alive on one slot at the same time."""
     by_slot: dict[tuple[str, int], list[Life]] = defaultdict(list)
     for life in lives:
         by_slot[life.node, life.slot].append(life)
@@ -61,34 +62,36 @@ def double_slots(lives: Sequence[Life]) -> list[Finding]:
         for life in there[1:]:
             if life.born_s < longest.seen_s:
                 both_s = min(longest.seen_s, life.seen_s) - life.born_s
-                sentence = f"{_who(longest)} was alive for {both_s:.2f} s beside {_who(life)}"
+                sentence = f"{_describe(longest)} was alive for {both_s:.2f} s beside {_describe(life)}"
                 found.append(Finding("double_slots", f"{node} slot {slot}", sentence))
             longest = max(longest, life, key=lambda one: one.seen_s)
     return found
 
 
-def _who(life: Life) -> str:
+def _describe(life: Life) -> str:
     return f"{life.name} generation {life.generation} rank {life.rank} (process {life.pid})"
 
 
 def lost_samples(job: str, result: Result) -> list[Finding]:
-    """Samples of an epoch that the final weights have not seen, one finding for each."""
+    """Return the samples of an epoch that the final weights have not seen, one finding for each."""
     return [
-        Finding("lost_samples", job, f"epoch {epoch} sample {sample} went in {count:g} times")
+        Finding("lost_samples", job, f"epoch {epoch} sample {sample} was trained on {count:g} times")
         for epoch, sample, count in _cells(result, lambda counts: counts < 1 - COUNT_TOLERANCE)
     ]
 
 
 def repeated_samples(job: str, result: Result) -> list[Finding]:
-    """Samples of an epoch that the final weights have seen more than once."""
+    """Return the samples of an epoch that the final weights have seen more than once."""
     return [
-        Finding("repeated_samples", job, f"epoch {epoch} sample {sample} went in {count:g} times")
+        Finding("repeated_samples", job, f"epoch {epoch} sample {sample} was trained on {count:g} times")
         for epoch, sample, count in _cells(result, lambda counts: counts > 1 + COUNT_TOLERANCE)
     ]
 
 
-def _cells(result: Result, broken: object) -> list[tuple[int, int, float]]:
-    assert callable(broken)
+def _cells(
+    result: Result, broken: Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+) -> list[tuple[int, int, float]]:
+    """Return epoch, sample and count of the cells of the table for which `broken` is true."""
     counts = -result.table
     return [
         (int(epoch), int(sample), float(counts[epoch, sample]))
@@ -97,7 +100,7 @@ def _cells(result: Result, broken: object) -> list[tuple[int, int, float]]:
 
 
 def differing_losses(job: str, result: Result, undisturbed: Result) -> list[Finding]:
-    """Epochs after which the loss is not that of the run that nobody disturbed."""
+    """Return the epochs after which the loss differs from that of the undisturbed run."""
     if result.losses.shape != undisturbed.losses.shape:
         sentence = f"{result.losses.shape[0]} epochs instead of {undisturbed.losses.shape[0]}"
         return [Finding("differing_losses", job, sentence)]
@@ -113,7 +116,7 @@ def differing_losses(job: str, result: Result, undisturbed: Result) -> list[Find
 
 
 def stale_checkpoints(sealed: Sequence[Sealed]) -> list[Finding]:
-    """Checkpoints that a generation completed when a newer one of the job had completed one already."""
+    """Return the checkpoints that a generation completed after one of a newer generation of the job."""
     found = []
     newest: dict[str, Sealed] = {}
     for one in sorted(sealed, key=lambda one: one.at_s):
@@ -129,7 +132,7 @@ def stale_checkpoints(sealed: Sequence[Sealed]) -> list[Finding]:
 
 
 def stale_states(sightings: Sequence[Sighting]) -> list[Finding]:
-    """Jobs whose generation went back, or that came back from the dead: an old report was taken for news."""
+    """Return jobs whose generation decreased, or that left a final state: the service accepted an old report."""
     found = []
     by_job: dict[str, list[Sighting]] = defaultdict(list)
     for sighting in sightings:
@@ -150,21 +153,19 @@ def unfinished_work(
     results: Collection[str],
     finished: Collection[str],
 ) -> list[Finding]:
-    """Jobs that count as SUCCEEDED and have nothing to show for it.
+    """Return SUCCEEDED jobs without evidence of their end.
 
-    `results` are jobs with a last checkpoint, `finished` those of which a rank wrote that it came to its end.
+    `results` are the jobs with a last checkpoint, and `finished` those of which a rank recorded its end.
     """
     succeeded = {ending.job for ending in endings if ending.state == "SUCCEEDED"}
     shown: Mapping[str, Collection[str]] = {"counted": results, "plain": finished}
     return [
-        Finding(
-            "lost_jobs", one.name, f"{one.job} is SUCCEEDED, and nothing shows that it ever came to its end"
-        )
+        Finding("lost_jobs", one.name, f"{one.job} is SUCCEEDED, but there is no evidence that it finished")
         for one in submissions
         if one.job in succeeded and one.job not in shown[one.script]
     ]
 
 
 def left_behind(things: Iterable[Left]) -> list[Finding]:
-    """What is there after the end and should not be."""
+    """Return a finding for each remainder of the cluster."""
     return [Finding("left_behind", one.where, one.what) for one in things]

@@ -1,4 +1,4 @@
-"""What is known from outside about a run, as values, and how it is read."""
+"""Outside evidence of a run as values, and functions to read it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TABLE, _LOSSES = "table", "losses"
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One rank process, by its own journal and by the process table.
+    """Lifetime of a rank process on its slot, from its own journal and the process table.
 
-    It lived on the slot from `born_s` until at least `seen_s`, when it was last seen alive (seconds since boot).
+    It lived from `born_s` at least until `seen_s`, its last observation (both in seconds since boot).
     """
 
     job: str
@@ -38,7 +38,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submit that a client made: `job` is the id that was acknowledged, None when no answer came."""
+    """Submit of a client. `job` is the acknowledged id, or None without an answer."""
 
     name: str
     script: str
@@ -49,7 +49,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What the service says of a job after the run."""
+    """State of a job after the run, from the service."""
 
     job: str
     name: str
@@ -59,7 +59,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a client was told of a job, one after the other."""
+    """State of a job during the run, from an answer of the service."""
 
     job: str
     at_s: float
@@ -69,7 +69,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A checkpoint whose manifest appeared in storage, written at `at_s` (Unix time)."""
+    """Checkpoint whose manifest appeared in storage at `at_s` (Unix time)."""
 
     job: str
     generation: int
@@ -80,8 +80,11 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a training has come to: how often each sample of each epoch went into the weights (epochs, samples), and
-    the loss after each epoch (epochs).
+    """Result of a training.
+
+    Attributes:
+        table: (epochs, samples) the negative of how often each sample was trained on in each epoch.
+        losses: (epochs,) loss after each epoch.
     """
 
     table: NDArray[np.float64]
@@ -90,7 +93,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Something that is still there and should not be."""
+    """Remainder of a cluster that should not exist any more."""
 
     what: str
     where: str
@@ -98,7 +101,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A promise that was broken: which, by whom, and how it is known."""
+    """Violation of a guarantee: its name, the job or part concerned, and a description."""
 
     promise: str
     whom: str
@@ -106,24 +109,24 @@ class Finding:
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """The facts in a journal; a last line that was cut short by a kill is none."""
+    """Yield the facts of a journal, except an incomplete last line of a killed process."""
     for line in path.read_text().splitlines(keepends=True):
         if line.endswith("\n"):
             yield json.loads(line)
 
 
 def checkpoints(folder: Path) -> list[Name]:
-    """The checkpoints of a job that have a manifest, oldest first."""
+    """Return the checkpoints of a job that have a manifest, oldest first."""
     named = {manifest.parent.name for manifest in folder.glob(f"*/{MANIFEST}")}
     found = [Name.parse(name) for name in named]
     return sorted(name for name in found if name is not None)
 
 
 def read_result(folder: Path) -> Result | None:
-    """What the newest checkpoint of a job says; None without one.
+    """Return the result in the newest checkpoint of a job, or None without a checkpoint.
 
     Raises:
-        ValueError: it is damaged: nothing writes to it any more, so nothing excuses that.
+        ValueError: the checkpoint is damaged.
     """
     names = checkpoints(folder)
     if not names:
@@ -141,7 +144,11 @@ def read_result(folder: Path) -> Result | None:
 
 
 def _one(tensors: Mapping[str, NDArray[np.float64]], name: str) -> NDArray[np.float64]:
-    """The tensor whose path ends so, that of the optimizer's state left out."""
+    """Return the only tensor whose path ends with this name.
+
+    Raises:
+        ValueError: the number of such tensors is not 1.
+    """
     fits = [path for path in tensors if path.rpartition(".")[2] == name]
     if len(fits) != 1:
         raise ValueError(f"the checkpoint has {len(fits)} tensors called {name}: {sorted(tensors)}")
@@ -149,7 +156,7 @@ def _one(tensors: Mapping[str, NDArray[np.float64]], name: str) -> NDArray[np.fl
 
 
 def read_safetensors(data: bytes) -> dict[str, NDArray[np.float64]]:
-    """The tensors of 64-bit reals in a file of the safetensors layout: a length, a header in JSON, the bytes."""
+    """Return the tensors of 64-bit floats in a safetensors file: header length, header in JSON, data."""
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])
     return {
@@ -161,6 +168,6 @@ def read_safetensors(data: bytes) -> dict[str, NDArray[np.float64]]:
 
 
 def listening(lines: Sequence[str]) -> list[int]:
-    """The ports that somebody listens on, of the lines of `/proc/net/tcp`."""
+    """Return the ports with a listening socket, from the lines of `/proc/net/tcp`."""
     fields = [line.split() for line in lines[1:]]
     return sorted({int(one[1].rpartition(":")[2], 16) for one in fields if one[3] == "0A"})

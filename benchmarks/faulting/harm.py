@@ -1,4 +1,4 @@
-"""How each kind of fault is done to a rig, and taken back."""
+"""Injection of each kind of fault into a rig, and its reversal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from benchmarks.faulting.plan import Fault, Kind
 from benchmarks.faulting.rig import Rig, launchers
 from benchmarks.faulting.watching import Watcher
 from headway.local.ports import HOST
+from worker_agent.launcher import processes
 
 T = TypeVar("T")
 Undo = Callable[[], None]
@@ -23,18 +23,18 @@ Undo = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A fault that was done: to whom, and how to take it back, if it does not pass by itself."""
+    """Injected fault. `undo` reverses it; None if it ends by itself."""
 
-    whom: str
+    target: str
     undo: Undo | None = None
 
 
 class Harm:
-    """Does faults to a rig.
+    """Injector of faults into a rig.
 
     Args:
         rig: the cluster.
-        watcher: knows which ranks live.
+        watcher: source of the living ranks.
     """
 
     def __init__(self, rig: Rig, watcher: Watcher) -> None:
@@ -42,7 +42,7 @@ class Harm:
         self._watcher = watcher
 
     def do(self, fault: Fault) -> Done | None:
-        """Do a fault now; None when there is nobody to do it to."""
+        """Inject a fault now. Return None if it has no target at present."""
         match fault.kind:
             case Kind.KILL_POSTGRES | Kind.CRASH_POSTGRES | Kind.KILL_REDIS | Kind.FLUSH_REDIS:
                 return self._hurt_store(fault.kind)
@@ -111,7 +111,7 @@ class Harm:
         return None
 
     def _flush(self) -> bool:
-        """Have Redis forget everything, as an operator does with its command line."""
+        """Delete all data of Redis, and return True on success."""
         parts = urlsplit(self._rig.redis.url())
         try:
             with socket.create_connection((HOST, parts.port or 0), timeout=2.0) as connection:
@@ -151,7 +151,7 @@ class Harm:
 
 
 def missing(rig: Rig) -> list[Kind]:
-    """The kinds that this machine cannot have."""
+    """Return the kinds of faults that are not possible on this machine."""
     kinds = [] if rig.clocks.available else [Kind.JUMP_CLOCK]
     return kinds if rig.storage.how else [*kinds, Kind.FILL_STORAGE, Kind.FILL_AGENT]
 
@@ -162,10 +162,10 @@ def _choose(among: Sequence[T], target: int) -> T | None:
 
 def _kill(whom: str, pid: int | None, number: signal.Signals) -> Done | None:
     try:
-        if pid is None or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+        if pid is None or not processes.of([pid]):
             return None
         os.kill(pid, number)
-    except (OSError, ProcessLookupError):
+    except OSError:
         return None
     return Done(f"{whom} ({pid})")
 

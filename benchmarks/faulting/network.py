@@ -1,4 +1,4 @@
-"""The connections of a cluster on one machine, each through a proxy that can cut, refuse, swallow and delay."""
+"""Connections of a cluster on one machine, each through a proxy that can cut, refuse, block and delay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from headway.local.ports import HOST
 
 Address: TypeAlias = tuple[str, int] | Path
-"""A TCP port, or a unix socket."""
+"""A TCP port, or a Unix socket."""
 Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _PIECE_BYTES = 65536
@@ -25,13 +25,13 @@ _START_TIMEOUT_S = 10.0
 
 
 class Link:
-    """A way from somebody to somewhere: a port that leads to one of `targets`, in turns.
+    """Proxy port that forwards each connection to one of `targets` in turn.
 
-    Its settings may be changed by any thread; they hold for open connections too.
+    Any thread may change its settings, which also apply to open connections.
 
     Args:
-        name: who reaches whom.
-        targets: where it leads; asked for at each connection.
+        name: name of the two ends.
+        targets: returns the addresses; called for each connection.
     """
 
     def __init__(self, name: str, targets: Callable[[], Sequence[Address]]) -> None:
@@ -54,17 +54,17 @@ class Link:
         return server
 
     def swallow(self) -> None:
-        """From now on let nothing through, and keep it back."""
+        """Stop forwarding, and hold back the data."""
         assert self._loop is not None, "serve() comes first"
         self._loop.call_soon_threadsafe(self._whole.clear)
 
     def flow(self) -> None:
-        """Let everything through, what was kept back first."""
+        """Continue to forward, beginning with the data that was held back."""
         assert self._loop is not None, "serve() comes first"
         self._loop.call_soon_threadsafe(self._whole.set)
 
     def cut(self) -> int:
-        """End the open connections, with a reset at both ends. In the loop's thread. How many sockets that was."""
+        """Reset the open connections at both ends, and return the number of sockets. Call it in the loop's thread."""
         ended = list(self._open)
         for writer in ended:
             _reset(writer)
@@ -85,7 +85,7 @@ class Link:
                 self._open.discard(far[1])
                 far[1].close()
         except (OSError, asyncio.IncompleteReadError):
-            pass  # one end is gone: so is the other, now
+            pass  # one end is gone, so the other end is closed too
         finally:
             self._open.discard(writer)
             writer.close()
@@ -113,7 +113,7 @@ class Link:
 
 
 class Network:
-    """All links, in a thread of their own."""
+    """All links, served by one thread."""
 
     def __init__(self) -> None:
         self.links: dict[str, Link] = {}
@@ -123,14 +123,14 @@ class Network:
         self._thread.start()
 
     def add(self, name: str, targets: Callable[[], Sequence[Address]]) -> Link:
-        """A link that listens now."""
+        """Create a link, and return it once it listens."""
         link = Link(name, targets)
         self._servers.append(self._do(link.serve()).result(_START_TIMEOUT_S))
         self.links[name] = link
         return link
 
     def cut(self, link: Link) -> int:
-        """End the open connections of a link."""
+        """Reset the open connections of a link, and return the number of sockets."""
 
         async def cut() -> int:
             return link.cut()
@@ -139,14 +139,14 @@ class Network:
         return ended
 
     def heal(self) -> None:
-        """Let everything through."""
+        """Reset all links to their normal state."""
         for link in self.links.values():
             link.refuses = False
             link.flow()
             link.delay_s = 0.0
 
     def close(self) -> None:
-        """End every connection and stop listening."""
+        """Close every connection, and stop listening."""
 
         async def close() -> None:
             for server in self._servers:
@@ -168,7 +168,7 @@ class Network:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close such that the other end gets an error, as when a host is gone."""
+    """Close the socket so that the other end gets an error, as after the loss of a host."""
     raw = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
         if raw is not None and raw.family != socket.AF_UNIX:

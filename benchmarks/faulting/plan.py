@@ -1,4 +1,4 @@
-"""Which faults come when, as a pure function of a seed: a failing run can be had again."""
+"""Plan of the faults and user actions as a pure function of a seed, so that a failing run can be repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What can go wrong. The first word is what is done, the rest to whom."""
+    """Kind of fault. The first word is the fault, the rest its target."""
 
     KILL_API = "kill_api"
     KILL_SCHEDULER = "kill_scheduler"
@@ -18,37 +18,37 @@ class Kind(StrEnum):
     KILL_RANK = "kill_rank"
     KILL_POSTGRES = "kill_postgres"
     CRASH_POSTGRES = "crash_postgres"
-    """An immediate shutdown: every session is cut off, and the next start recovers from the log."""
+    """Immediate shutdown: all sessions end, and the next start recovers from the write-ahead log."""
     KILL_REDIS = "kill_redis"
     FLUSH_REDIS = "flush_redis"
     FREEZE_API = "freeze_api"
-    """SIGSTOP, and SIGCONT after a while; so the others."""
+    """SIGSTOP, and SIGCONT after a while, as in the other freezes."""
     FREEZE_SCHEDULER = "freeze_scheduler"
     FREEZE_AGENT = "freeze_agent"
     FREEZE_LAUNCHER = "freeze_launcher"
     FREEZE_RANK = "freeze_rank"
     FREEZE_ALL_SERVICES = "freeze_all_services"
-    """Every API and every scheduler at once: the control plane is away, and jobs go on."""
+    """Freeze of every API and scheduler at once: the control plane is unavailable, and jobs continue."""
     CUT = "cut"
-    """The open connections of one link end, all at once."""
+    """Reset of all open connections of one link."""
     REFUSE = "refuse"
-    """A link accepts no connection for a while."""
+    """A link refuses connections for a while."""
     BLACKHOLE = "blackhole"
-    """A link swallows everything for a while."""
+    """A link forwards nothing for a while."""
     DELAY = "delay"
-    """Everything on a link comes late for a while."""
+    """A link delays all data for a while."""
     PARTITION = "partition"
     """A node does not reach the API for longer than its lease."""
     FILL_STORAGE = "fill_storage"
-    """Object storage takes no byte more for a while."""
+    """Object storage is full for a while."""
     FILL_AGENT = "fill_agent"
-    """The disk with an agent's folder takes no byte more for a while."""
+    """The disk with an agent's folder is full for a while."""
     JUMP_CLOCK = "jump_clock"
     """The wall clock of one service process is wrong by `amount` seconds for a while."""
 
 
 class Action(StrEnum):
-    """What users do meanwhile."""
+    """Action of a user."""
 
     SUBMIT = "submit"
     RESIZE = "resize"
@@ -83,7 +83,7 @@ WEIGHTS: Mapping[Kind, float] = {
     Kind.FILL_AGENT: 1.5,
     Kind.JUMP_CLOCK: 1.5,
 }
-"""How often a kind comes, beside the others."""
+"""Relative frequencies of the kinds."""
 
 _LASTS_S: Mapping[Kind, tuple[float, float]] = {
     Kind.FREEZE_API: (1, 12),
@@ -99,7 +99,7 @@ _LASTS_S: Mapping[Kind, tuple[float, float]] = {
     Kind.FILL_AGENT: (1, 8),
     Kind.JUMP_CLOCK: (3, 20),
 }
-"""For how long, at the least and at the most, what passes lasts."""
+"""Minimum and maximum duration in seconds of temporary faults."""
 _JUMPS_S = (-3600.0, -60.0, -5.0, 5.0, 60.0, 3600.0)
 _DELAYS_S = (0.05, 0.3, 1.0)
 _ACTIONS: Mapping[Action, float] = {
@@ -112,14 +112,15 @@ _ACTIONS: Mapping[Action, float] = {
 }
 _TARGETS = 2**16
 _EARLIEST_S = 4.0
-"""Something should run before the first fault."""
+"""Earliest time of a fault in seconds, so that jobs run before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. `target` chooses among those that are there at the moment, modulo how many they are.
+    """Planned fault.
 
-    `lasts_s` is 0 for what is over at once; `amount` is the seconds of a delay or of a jump of the clock.
+    `target` modulo the number of present targets is the index of the chosen one. `lasts_s` is 0 for an instantaneous fault.
+    `amount` is the length of a delay or of a jump of the clock, in seconds.
     """
 
     at_s: float
@@ -130,11 +131,11 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """What a user does. `target` as in `Fault`; `lasts_s` is when a pause or a drain is taken back."""
+class UserAction:
+    """Planned action of a user. `target` is chosen as in `Fault`. A pause, drain or cordon is reverted after `lasts_s`."""
 
     at_s: float
-    action: Action
+    kind: Action
     target: int
     lasts_s: float
     amount: int
@@ -142,10 +143,10 @@ class Deed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is done to the cluster, in the order of time."""
+    """Faults and user actions of a run, ordered by time."""
 
     faults: tuple[Fault, ...]
-    deeds: tuple[Deed, ...]
+    actions: tuple[UserAction, ...]
 
 
 def make_plan(
@@ -157,27 +158,27 @@ def make_plan(
     without: Sequence[Kind] = (),
     jobs: int,
 ) -> Plan:
-    """The plan of a seed.
+    """Return the plan of a seed.
 
     Args:
-        seed: everything random comes from it.
-        minutes: when the last fault begins, at the latest.
-        faults: how many.
-        lease_s: of nodes; a partition lasts longer.
-        without: kinds that this machine cannot have.
-        jobs: how many are submitted on the way.
+        seed: source of all randomness.
+        minutes: latest begin of a fault.
+        faults: number of faults.
+        lease_s: lease of nodes; a partition lasts longer.
+        without: kinds that are not possible on this machine.
+        jobs: number of submits during the run.
     """
     dice = random.Random(seed)
     end_s = 60 * minutes
     kinds = [kind for kind in Kind if kind not in without]
-    # Each kind once, as far as they go, then by their weights: a short run meets as many as it can.
+    # Each kind comes once before any kind repeats, so that a short run has as many kinds as possible.
     first = sorted(kinds, key=lambda kind: dice.random() ** (1 / WEIGHTS[kind]), reverse=True)
     more = dice.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=max(0, faults - len(first)))
     chosen = [*first, *more][:faults]
     dice.shuffle(chosen)
     times = sorted(dice.uniform(_EARLIEST_S, end_s) for _ in chosen)
     happening = tuple(_fault(dice, at_s, kind, lease_s) for at_s, kind in zip(times, chosen, strict=True))
-    return Plan(happening, _deeds(dice, end_s, jobs))
+    return Plan(happening, _user_actions(dice, end_s, jobs))
 
 
 def _fault(dice: random.Random, at_s: float, kind: Kind, lease_s: float) -> Fault:
@@ -189,20 +190,20 @@ def _fault(dice: random.Random, at_s: float, kind: Kind, lease_s: float) -> Faul
     return Fault(at_s, kind, target, lasts_s, dice.choice(amounts))
 
 
-def _deeds(dice: random.Random, end_s: float, jobs: int) -> tuple[Deed, ...]:
-    """`jobs` submits, spread evenly with some noise, and other deeds in proportion."""
+def _user_actions(dice: random.Random, end_s: float, jobs: int) -> tuple[UserAction, ...]:
+    """Return `jobs` submits at uniformly random times, and other actions in proportion."""
     share = sum(_ACTIONS.values()) / _ACTIONS[Action.SUBMIT]
     others = [action for action in _ACTIONS if action is not Action.SUBMIT]
     weights = [_ACTIONS[action] for action in others]
-    actions = [Action.SUBMIT] * jobs + dice.choices(others, weights, k=round(jobs * (share - 1)))
-    deeds = [
-        Deed(
+    kinds = [Action.SUBMIT] * jobs + dice.choices(others, weights, k=round(jobs * (share - 1)))
+    actions = [
+        UserAction(
             dice.uniform(0, end_s),
             action,
             dice.randrange(_TARGETS),
             dice.uniform(1, 10),
             dice.randrange(_TARGETS),
         )
-        for action in actions
+        for action in kinds
     ]
-    return tuple(sorted(deeds, key=lambda deed: deed.at_s))
+    return tuple(sorted(actions, key=lambda one: one.at_s))

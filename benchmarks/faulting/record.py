@@ -1,21 +1,17 @@
-"""The record of a run: what was done and what happened, one JSON line each."""
+"""Record of the faults, actions and events of a run, as JSON lines."""
 
 from __future__ import annotations
 
 import json
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
-
-def boot_s() -> float:
-    """Seconds since the host booted: the clock of the record and of all journals."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+from worker_agent.host.folders import boot_s
 
 
 class Record:
-    """A file that several threads append to."""
+    """File that several threads append to. Times are seconds since the start of the run, by the boot-time clock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,12 +20,12 @@ class Record:
         self.began_s = boot_s()
 
     def note(self, what: str, **fields: Any) -> None:
-        """Append a line: what happened, when, and what is to say of it."""
+        """Append an event with the present time and these fields."""
         line = json.dumps({"at_s": round(boot_s() - self.began_s, 3), "what": what, **fields}, default=str)
         with self._lock:
             self._file.write(line + "\n")
 
     def close(self) -> None:
-        """No more is written."""
+        """Close the file."""
         with self._lock:
             self._file.close()

@@ -1,4 +1,4 @@
-"""What a cluster leaves behind: processes, ports, files."""
+"""Search for remainders of a cluster: processes, ports and files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 from benchmarks.faulting.evidence import Left, Life, listening
 from benchmarks.faulting.rig import process_ids
 from worker_agent.host.folders import StateFolder
+from worker_agent.launcher import processes
 from worker_agent.runs.records import KEEP_GENERATIONS
 
 
 def of_jobs(living: Collection[Life], agents: Collection[Path]) -> list[Left]:
-    """What is left of jobs on agents, once all of them have ended and the agents had time to tidy up."""
+    """Return the remainders of jobs on agents, after all jobs have ended and the agents had time to tidy up."""
     found = [Left(f"process {life.pid} (rank {life.rank})", life.name) for life in living]
     for folder in agents:
         found += _in_folder(StateFolder(folder))
@@ -50,7 +51,7 @@ def _ports(folder: Path) -> Iterator[Left]:
 
 
 def of_cluster(folder: Path) -> list[Left]:
-    """Processes that have to do with a folder, once everything was stopped."""
+    """Return the processes that use a folder after the cluster was stopped."""
     marker, ours = os.fsencode(folder), set(_ancestors(os.getpid()))
     found = []
     for pid in process_ids():
@@ -60,7 +61,7 @@ def of_cluster(folder: Path) -> list[Left]:
             about = Path(f"/proc/{pid}")
             command = (about / "cmdline").read_bytes()
             if not command:
-                continue  # a zombie: its parent has not looked yet
+                continue  # a zombie
             texts = (command, (about / "environ").read_bytes(), os.fsencode((about / "cwd").readlink()))
             if any(marker in text for text in texts):
                 found.append(Left(f"process {pid}: {command.decode(errors='replace')[:120]}", str(folder)))
@@ -68,7 +69,8 @@ def of_cluster(folder: Path) -> list[Left]:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """A process and those that it descends from: their command lines may name the folder."""
+    """Yield a process and its ancestors, whose command lines may name the folder."""
     while pid > 1:
         yield pid
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        process = processes.read(pid)
+        pid = 0 if process is None else process.parent

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine, every part of it a process of its own that can be hurt."""
+"""A complete cluster on this machine. Each part is a separate process, so that faults can be injected into it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import LocalError, birth, last_lines, open_log
 from headway.local.redis import EmbeddedRedis
 from headway.local.supervisor import Child, Program
+from worker_agent.launcher import processes
 
 READY_TIMEOUT_S = 120.0
 _RESTART_S = 0.5
-"""Whoever keeps programs running, an init system for one, waits so long before it starts them again."""
+"""Seconds until a program that ended is restarted, as by an init system."""
 _LOOK_EVERY_S = 0.1
 _AGENT_GRACE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large the cluster is, and how short its leases are."""
+    """Size of the cluster, and its timeouts."""
 
     apis: int = 2
     schedulers: int = 2
@@ -58,11 +59,11 @@ class _Kept:
 class Rig:
     """Stores, services and agents as child processes, and the links between them.
 
-    Who hurts a part does it by its process id or its link; what ends is started again after half a second.
+    Faults are injected by process id or link. A part that ends is restarted after `_RESTART_S`.
 
     Args:
-        folder: everything is kept here.
-        note: called with what happens by itself, for the record.
+        folder: folder for all data.
+        note: called with events for the record.
     """
 
     def __init__(self, folder: Path, shape: Shape, note: Callable[..., None]) -> None:
@@ -84,23 +85,23 @@ class Rig:
         self.url = ""
 
     def names(self, what: str) -> list[str]:
-        """The names of all programs of a sort: `api`, `scheduler` or `agent`."""
+        """Return the names of all programs of a kind: `api`, `scheduler` or `agent`."""
         count = {"api": self.shape.apis, "scheduler": self.shape.schedulers, "agent": self.shape.agents}[what]
         return [f"{what}-{number}" for number in range(1, count + 1)]
 
     def client(self, patience_s: float = 60.0) -> Client:
-        """A user's client, that goes through a link of its own to whichever API answers."""
+        """Return a user's client, which reaches any API through the users' link."""
         return Client(self.url, self.token, patience_s=patience_s)
 
     def agent_state(self, name: str) -> Path:
-        """The folder of an agent."""
+        """Return the folder of an agent."""
         return self.folder / "agents" / name
 
     def start(self) -> None:
-        """Start everything and wait until every node takes jobs.
+        """Start all parts, and wait until every node takes jobs.
 
         Raises:
-            LocalError: something does not start.
+            LocalError: a part does not start.
         """
         self.logs.mkdir()
         database, queue = self.postgres.start(), self.redis.start()
@@ -118,7 +119,7 @@ class Rig:
         self._wait_ready()
 
     def stop(self) -> None:
-        """End everything in order: schedulers, agents with their ranks, services, stores."""
+        """Stop all parts in order: schedulers, agents with their ranks, APIs, stores."""
         self.heal()
         for prefix in ("scheduler", "agent", "api", "redis", "postgres"):
             names = [name for name in self._kept if name.startswith(prefix)]
@@ -132,19 +133,19 @@ class Rig:
         self.network.close()
 
     def heal(self) -> None:
-        """Make links, disks and clocks whole."""
+        """Reset links, disks and clocks to their normal state."""
         self.network.heal()
-        self.clocks.right()
+        self.clocks.correct()
         for disk in self.disks.values():
             disk.empty()
 
     def close(self) -> None:
-        """Let go of the disks; what was on them is gone then."""
+        """Unmount the disks, with loss of their content."""
         for disk in self.disks.values():
             disk.close()
 
     def starts(self) -> dict[str, int]:
-        """How often each part was started."""
+        """Return the number of starts of each part."""
         return {name: kept.starts for name, kept in self._kept.items()}
 
     def __enter__(self) -> Self:
@@ -213,9 +214,7 @@ class Rig:
         command += ["--own-jobs", "--state-dir", str(self.agent_state(name))]
         env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
         env["HEADWAY_JOIN_TOKEN"] = self._join_token
-        env["HEADWAY_ISOLATION"] = (
-            "none"  # what ranks say of themselves for the checker lies outside of their folders
-        )
+        env["HEADWAY_ISOLATION"] = "none"  # ranks write their journals outside of their own folders
         program = Program(command, env, self.logs / f"{name}.log", grace_s=_AGENT_GRACE_S)
         self._run(name, program)
 
@@ -240,10 +239,10 @@ class Rig:
     def _keep(self, name: str, child: Child) -> None:
         kept = _Kept(child)
         self._kept[name] = kept
-        kept.thread = threading.Thread(target=self._look_after, args=[name, kept], daemon=True)
+        kept.thread = threading.Thread(target=self._keep_running, args=[name, kept], daemon=True)
         kept.thread.start()
 
-    def _look_after(self, name: str, kept: _Kept) -> None:
+    def _keep_running(self, name: str, kept: _Kept) -> None:
         while not kept.stop.wait(_LOOK_EVERY_S):
             if kept.child.alive() or kept.stop.wait(_RESTART_S):
                 continue
@@ -260,29 +259,32 @@ class Rig:
         pid = getattr(kept.child, "pid", None)
         if isinstance(pid, int):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)  # else it would not hear that it shall end
+                os.kill(pid, signal.SIGCONT)  # a stopped process does not handle SIGTERM
         kept.child.stop()
 
 
 def launchers(state: Path) -> list[int]:
-    """The process ids of the launchers of an agent's folder. Forked ranks look alike, but are children of one."""
+    """Return the process ids of the launchers of an agent's folder.
+
+    Forked ranks have the same command line, but are children of a launcher.
+    """
     parents = {}
     for pid in process_ids():
-        with contextlib.suppress(OSError, IndexError, ValueError):
+        with contextlib.suppress(OSError):
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"worker_agent.launcher" in arguments and os.fsencode(state) in arguments:
-                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                parents[pid] = int(stat[1])
+            process = processes.read(pid)
+            if process and b"worker_agent.launcher" in arguments and os.fsencode(state) in arguments:
+                parents[pid] = process.parent
     return [pid for pid, parent in parents.items() if parent not in parents and birth(pid) is not None]
 
 
 def process_ids() -> list[int]:
-    """Every process of this machine."""
+    """Return the ids of all processes of this machine."""
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def answers(client: Client) -> bool:
-    """Whether the service says that it is well."""
+    """Return True if the service reports that it is ready."""
     try:
         return client.ready()
     except HeadwayError:

@@ -1,4 +1,4 @@
-"""One run: a cluster, its plan, the end, and the evidence of it all."""
+"""One fault run: start a cluster, execute the plan, wait for all jobs to end, and collect the evidence."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ from benchmarks.faulting.harm import Harm, missing
 from benchmarks.faulting.plan import Fault, make_plan
 from benchmarks.faulting.record import Record
 from benchmarks.faulting.rig import Rig, Shape, answers
-from benchmarks.faulting.users import SCRIPTS, SEEDS, Users, first_deeds, set_free
+from benchmarks.faulting.users import SCRIPTS, SEEDS, Users, first_actions, set_free
 from benchmarks.faulting.watching import Watcher
 from headway.client.client import Client
 from headway.contract.agents import NodeState
 from headway.contract.views.jobs import JobState, JobView
 from headway.errors import HeadwayError
 
-_DEEDS_S = 90.0
-"""How long users wait, after the last fault, for answers that they do not have yet."""
+_ANSWERS_S = 90.0
+"""Seconds after the last fault for which users wait for missing answers."""
 _TIDY_S = 75.0
-"""Agents tidy up once a minute."""
+"""Seconds within which agents tidy up, which they do once a minute."""
 _LOOK_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for on the command line."""
+    """Parameters of a run."""
 
     seed: int
     minutes: float
     faults: int
     jobs: int
-    """Beside those that are there at the beginning."""
+    """Jobs submitted during the run, besides `first_jobs`."""
     first_jobs: int = 5
     epochs: int = 70
     settle_s: float = 600.0
-    """From the end of the last fault until every job must have ended."""
+    """Seconds after the last fault within which every job must end."""
     shape: Shape = field(default_factory=Shape)
 
 
 @dataclass
 class Evidence:
-    """All that is known of a run from outside."""
+    """Outside evidence of a run."""
 
     submissions: list[Submission] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
@@ -74,25 +74,25 @@ class Evidence:
     results: dict[str, Result] = field(default_factory=dict)
     undisturbed: dict[int, Result] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)
-    """Jobs of which a rank wrote that it came to its end."""
+    """Jobs of which a rank recorded its end."""
     steps_taken: int = 0
     left: list[Left] = field(default_factory=list)
     audits: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
-    """The library's own word on each job: epochs that were exact, of those that were audited. A second witness."""
+    """Audits of the library by job: number of exact epochs, and number of audited epochs."""
     faults: Counter[str] = field(default_factory=Counter)
     without: list[str] = field(default_factory=list)
     storage: str = ""
     recovered_s: float | None = None
-    """From the end of the last fault until every node took jobs and every job that had slots trained."""
+    """Seconds from the end of the last fault until every node took jobs and every job with slots trained."""
     settled_s: float | None = None
-    """And until the last job had ended."""
+    """Seconds from the end of the last fault until the last job had ended."""
     starts: dict[str, int] = field(default_factory=dict)
 
 
 def carry_out(order: Order, folder: Path, keep: Callable[[], None]) -> Evidence:
-    """Run a cluster, do the plan to it, let it come to rest, and collect the evidence.
+    """Run a cluster, execute the plan, wait until all jobs have ended, and collect the evidence.
 
-    `keep` is called when all has ended and every file is still there.
+    `keep` is called after the cluster has stopped, while all its files exist.
     """
     journals = folder / "journals"
     journals.mkdir()
@@ -125,7 +125,7 @@ def carry_out(order: Order, folder: Path, keep: Callable[[], None]) -> Evidence:
 
 
 def run_undisturbed(folder: Path, epochs: int) -> dict[int, Result]:
-    """What each training comes to when it runs alone, without a cluster around it."""
+    """Return the result of each training, by seed, when it runs alone without a cluster."""
     results = {}
     for seed in SEEDS:
         kept = folder / f"undisturbed-{seed}"
@@ -134,7 +134,7 @@ def run_undisturbed(folder: Path, epochs: int) -> dict[int, Result]:
         command = [sys.executable, str(SCRIPTS / "counted.py"), str(epochs), str(seed), "0"]
         subprocess.run(command, env=env, cwd=SCRIPTS, check=True, stdout=subprocess.DEVNULL)
         result = read_result(kept)
-        assert result is not None, "a run that ends well leaves a checkpoint"
+        assert result is not None, "a successful run has a checkpoint"
         results[seed] = result
     return results
 
@@ -142,7 +142,7 @@ def run_undisturbed(folder: Path, epochs: int) -> dict[int, Result]:
 def _disturb(
     order: Order, rig: Rig, watcher: Watcher, users: Users, record: Record, evidence: Evidence
 ) -> None:
-    """Do the plan, each thing at its time."""
+    """Execute the plan."""
     without = missing(rig)
     evidence.without = [str(kind) for kind in without]
     evidence.storage = rig.storage.how
@@ -162,7 +162,7 @@ def _disturb(
 
     def hurt(fault: Fault) -> None:
         done = harm.do(fault)
-        record.note("fault", fault=asdict(fault), whom=done and done.whom)
+        record.note("fault", fault=asdict(fault), whom=done and done.target)
         if done is None:
             return
         evidence.faults[fault.kind] += 1
@@ -174,8 +174,8 @@ def _disturb(
         undo()
         record.note("healed", kind=fault.kind)
 
-    for deed in [*first_deeds(order.seed, order.first_jobs), *plan.deeds]:
-        at(deed.at_s, partial(users.do, deed))
+    for action in [*first_actions(order.seed, order.first_jobs), *plan.actions]:
+        at(action.at_s, partial(users.do, action))
     for fault in plan.faults:
         at(fault.at_s, partial(hurt, fault))
     began = time.monotonic()
@@ -187,10 +187,10 @@ def _disturb(
 
 
 def _settle(order: Order, rig: Rig, users: Users, record: Record, evidence: Evidence) -> None:
-    """Take back what users did, and wait until everything has ended well, or for too long."""
+    """Revert the actions of users, and wait until all jobs have ended, for at most `settle_s`."""
     began = time.monotonic()
     record.note("settling")
-    users.finish(_DEEDS_S)
+    users.finish(_ANSWERS_S)
     trained: dict[str, int] = {}
     with rig.client(patience_s=5.0) as client:
         while evidence.settled_s is None and time.monotonic() - began < order.settle_s:
@@ -201,10 +201,10 @@ def _settle(order: Order, rig: Rig, users: Users, record: Record, evidence: Evid
                 record.note("not_yet", error=str(error))
             else:
                 passed_s = round(time.monotonic() - began, 1)
-                goes_on = all(
-                    _goes_on(job, trained.setdefault(job.id, job.progress.samples)) for job in living
+                all_train = all(
+                    _trains(job, trained.setdefault(job.id, job.progress.samples)) for job in living
                 )
-                if well and goes_on and evidence.recovered_s is None:
+                if well and all_train and evidence.recovered_s is None:
                     evidence.recovered_s = passed_s
                 if well and not living:
                     evidence.settled_s = passed_s
@@ -212,8 +212,8 @@ def _settle(order: Order, rig: Rig, users: Users, record: Record, evidence: Evid
     record.note("settled", recovered_s=evidence.recovered_s, settled_s=evidence.settled_s)
 
 
-def _goes_on(job: JobView, samples: int) -> bool:
-    """Whether a job that has slots has trained since it had so many samples; a plain one only has to run."""
+def _trains(job: JobView, samples: int) -> bool:
+    """Return True if a job with slots has trained beyond `samples`. A plain job only has to run."""
     if job.size == 0:
         return True
     if job.progress.total_samples is None:
@@ -253,7 +253,7 @@ def _collect(rig: Rig, watcher: Watcher, journals: Path, evidence: Evidence) -> 
 
 
 def save(evidence: Evidence, path: Path) -> None:
-    """Keep the evidence, less the tables, for whoever wants to know more."""
+    """Write the evidence without the tables to a file."""
     names = ("submissions", "endings", "lives", "sealed", "sightings", "left")
     kept = {name: [asdict(one) for one in getattr(evidence, name)] for name in names}
     path.write_text(json.dumps({**kept, "audits": evidence.audits}, indent=1))

@@ -1,4 +1,4 @@
-"""What users do while things go wrong, and their own record of what was acknowledged."""
+"""Simulated users during the faults, with their own record of acknowledged submits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faulting.evidence import Submission
-from benchmarks.faulting.plan import Action, Deed
+from benchmarks.faulting.plan import Action, UserAction
 from headway.client.client import Client
 from headway.contract.agents import NodeState
 from headway.contract.spec import JobSpec, Resize
@@ -20,17 +20,17 @@ from headway.errors import HeadwayError
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SEEDS = (1, 2)
-"""Of the data and the first weights of jobs; each has an undisturbed run."""
+"""Seeds of the data and initial weights of jobs; each seed has an undisturbed run."""
 _STEP_S = 0.04
 _PLAIN_STEPS = 60
 _REPEATED = 3
-"""Of so many submits one is sent again after it was acknowledged."""
-_TRY_AGAIN_S = 0.2
+"""One in so many submits is repeated after its acknowledgement."""
+_RETRY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One shape of job."""
+    """Form of a job: its script, sizes, kind of resize, and checkpoint interval."""
 
     script: str
     smallest: int
@@ -49,13 +49,13 @@ FORMS = (
 
 
 class Users:
-    """Everybody who uses the cluster. Each deed is done by a thread, and tried until it is answered.
+    """Users of the cluster. A thread executes each action, and retries it until the service answers.
 
     Args:
-        client: makes a client.
-        journals: where ranks write.
-        epochs: that counted jobs train.
-        note: the record.
+        client: creates a client.
+        journals: folder of the ranks' journals.
+        epochs: number of epochs of counted jobs.
+        note: appends an event to the record.
     """
 
     def __init__(
@@ -71,18 +71,18 @@ class Users:
         self._giving_up = threading.Event()
 
     def submissions(self) -> list[Submission]:
-        """The record of what was submitted and acknowledged."""
+        """Return all submits, with the ids of acknowledged ones."""
         with self._lock:
             return list(self._submissions.values())
 
-    def do(self, deed: Deed) -> None:
-        """Begin a deed."""
-        thread = threading.Thread(target=self._do, args=[deed], daemon=True)
+    def do(self, action: UserAction) -> None:
+        """Start an action in a thread."""
+        thread = threading.Thread(target=self._do, args=[action], daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def finish(self, patience_s: float) -> None:
-        """Wait until all deeds are done, or patience is over."""
+        """Wait until all actions are done, or abandon them after `patience_s`."""
         give_up_s = time.monotonic() + patience_s
         for thread in self._threads:
             thread.join(max(0.0, give_up_s - time.monotonic()))
@@ -90,42 +90,42 @@ class Users:
         for thread in self._threads:
             thread.join()
 
-    def _do(self, deed: Deed) -> None:
+    def _do(self, action: UserAction) -> None:
         with self._client() as client:
-            match deed.action:
+            match action.kind:
                 case Action.SUBMIT:
-                    self._submit(client, deed)
+                    self._submit(client, action)
                 case Action.DRAIN | Action.CORDON:
-                    self._nodes(client, deed)
+                    self._nodes(client, action)
                 case _:
-                    self._jobs(client, deed)
+                    self._jobs(client, action)
 
-    def _submit(self, client: Client, deed: Deed) -> None:
+    def _submit(self, client: Client, action: UserAction) -> None:
         with self._lock:
             name = f"job-{len(self._submissions) + 1:04}"
             form = FORMS[len(self._submissions) % len(FORMS)]
             submission = Submission(
                 name=name,
                 script=form.script,
-                seed=SEEDS[deed.target % len(SEEDS)],
+                seed=SEEDS[action.target % len(SEEDS)],
                 job=None,
                 may_be_cancelled=False,
             )
             self._submissions[name] = submission
         spec = self.spec(submission, form)
-        # The key is the name: a client that knows its job by a key sends the same one however often it must ask.
-        view = self._ask(deed, lambda: client.submit(spec, idempotency_key=name), name)
+        # The idempotency key is the name, so that every retry sends the same key.
+        view = self._ask(action, lambda: client.submit(spec, idempotency_key=name), name)
         if not isinstance(view, JobView):
             return
         with self._lock:
             self._submissions[name] = replace(self._submissions[name], job=view.id)
-        if deed.amount % _REPEATED == 0:
-            again = self._ask(deed, lambda: client.submit(spec, idempotency_key=name), f"{name} again")
+        if action.amount % _REPEATED == 0:
+            again = self._ask(action, lambda: client.submit(spec, idempotency_key=name), f"{name} again")
             if isinstance(again, JobView) and again.id != view.id:
                 self._note("doubled", name=name, first=view.id, second=again.id)
 
     def spec(self, submission: Submission, form: Form) -> JobSpec:
-        """The job of a submission."""
+        """Return the job file of a submission."""
         run = f"python counted.py {self._epochs} {submission.seed} {_STEP_S}"
         if form.script == "plain":
             run = f"python plain.py {_PLAIN_STEPS} {_STEP_S}"
@@ -141,54 +141,54 @@ class Users:
             }
         )
 
-    def _jobs(self, client: Client, deed: Deed) -> None:
+    def _jobs(self, client: Client, action: UserAction) -> None:
         with self._lock:
             living = [one for one in self._submissions.values() if one.job is not None]
         if not living:
             return
-        recent = living[-6:]  # those before have ended, as a rule
-        one = recent[deed.target % len(recent)]
+        recent = living[-6:]  # earlier jobs have usually ended
+        one = recent[action.target % len(recent)]
         job = str(one.job)
-        if deed.action is Action.RESIZE:
-            self._ask(deed, lambda: client.resize(job, 1 + deed.amount % 4), one.name)
-        elif deed.action is Action.CANCEL:
+        if action.kind is Action.RESIZE:
+            self._ask(action, lambda: client.resize(job, 1 + action.amount % 4), one.name)
+        elif action.kind is Action.CANCEL:
             with self._lock:
                 self._submissions[one.name] = replace(self._submissions[one.name], may_be_cancelled=True)
-            self._ask(deed, lambda: client.cancel(job, force=deed.amount % 2 == 0), one.name)
+            self._ask(action, lambda: client.cancel(job, force=action.amount % 2 == 0), one.name)
         else:
-            self._ask(deed, lambda: client.pause(job), one.name)
-            self._giving_up.wait(deed.lasts_s)
-            self._ask(deed, lambda: client.resume(job), f"{one.name} back")
+            self._ask(action, lambda: client.pause(job), one.name)
+            self._giving_up.wait(action.lasts_s)
+            self._ask(action, lambda: client.resume(job), f"{one.name} back")
 
-    def _nodes(self, client: Client, deed: Deed) -> None:
-        nodes = self._ask(deed, lambda: [node.name for node in client.nodes()], "nodes")
+    def _nodes(self, client: Client, action: UserAction) -> None:
+        nodes = self._ask(action, lambda: [node.name for node in client.nodes()], "nodes")
         if not isinstance(nodes, list) or not nodes:
             return
-        node = sorted(nodes)[deed.target % len(nodes)]
-        act = client.drain if deed.action is Action.DRAIN else client.cordon
-        self._ask(deed, lambda: act(node), node)
-        self._giving_up.wait(deed.lasts_s)
-        self._ask(deed, lambda: client.uncordon(node), f"{node} back")
+        node = sorted(nodes)[action.target % len(nodes)]
+        act = client.drain if action.kind is Action.DRAIN else client.cordon
+        self._ask(action, lambda: act(node), node)
+        self._giving_up.wait(action.lasts_s)
+        self._ask(action, lambda: client.uncordon(node), f"{node} back")
 
-    def _ask(self, deed: Deed, ask: Callable[[], Any], whom: str) -> Any:
-        """Ask until there is an answer; a refusal is one, and None is returned."""
+    def _ask(self, action: UserAction, ask: Callable[[], Any], whom: str) -> Any:
+        """Send a request until it is answered, and return the answer, or None after a refusal."""
         while not self._giving_up.is_set():
             try:
                 answer = ask()
             except HeadwayError as error:
                 if _is_refusal(error):
-                    self._note("action", action=deed.action, whom=whom, refused=str(error))
+                    self._note("action", action=action.kind, whom=whom, refused=str(error))
                     return None
-                self._note("unanswered", action=deed.action, whom=whom, error=str(error))
-                self._giving_up.wait(_TRY_AGAIN_S)
+                self._note("unanswered", action=action.kind, whom=whom, error=str(error))
+                self._giving_up.wait(_RETRY_S)
             else:
-                self._note("action", action=deed.action, whom=whom, answer=_brief(answer))
+                self._note("action", action=action.kind, whom=whom, answer=_brief(answer))
                 return answer
         return None
 
 
 def set_free(client: Client) -> Sequence[JobView]:
-    """Take back what users have left behind: pauses, pinned sizes, nodes that take nothing. The jobs that live."""
+    """Revert pauses, pinned sizes and unavailable nodes, and return the live jobs."""
     for node in client.nodes():
         if node.state in {NodeState.CORDONED, NodeState.DRAINING, NodeState.DRAINED}:
             client.uncordon(node.name)
@@ -201,14 +201,16 @@ def set_free(client: Client) -> Sequence[JobView]:
     return living
 
 
-def first_deeds(seed: int, jobs: int) -> list[Deed]:
-    """The submits with which a run begins."""
+def first_actions(seed: int, jobs: int) -> list[UserAction]:
+    """Return the submits at the begin of a run."""
     dice = random.Random(f"first {seed}")
-    return [Deed(0.0, Action.SUBMIT, dice.randrange(2**16), 0.0, dice.randrange(2**16)) for _ in range(jobs)]
+    return [
+        UserAction(0.0, Action.SUBMIT, dice.randrange(2**16), 0.0, dice.randrange(2**16)) for _ in range(jobs)
+    ]
 
 
 def _is_refusal(error: HeadwayError) -> bool:
-    """Whether the service has said no: anything else may yet come to be."""
+    """Return True if the service refused the request. After any other error a retry may succeed."""
     return hasattr(error, "problem")
 
 

@@ -1,4 +1,4 @@
-"""What the evidence of a run comes to: every promise checked, and the figures of the record."""
+"""Verdict on a run: all checks on its evidence, and the figures of the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMISES = (
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """Every promise that was broken."""
+    """Return every violation of a guarantee."""
     found = [
         *checker.lost_jobs(evidence.submissions, evidence.endings),
         *checker.unfinished_work(
@@ -38,7 +38,7 @@ def findings(evidence: Evidence) -> list[Finding]:
     for one in evidence.submissions:
         result = evidence.results.get(one.job or "")
         if result is None or one.job not in succeeded:
-            continue  # one that was cancelled stands on a part of its samples
+            continue  # a cancelled job has trained on a part of its samples only
         found += checker.lost_samples(one.name, result)
         found += checker.repeated_samples(one.name, result)
         found += checker.differing_losses(one.name, result, evidence.undisturbed[one.seed])
@@ -46,7 +46,7 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 
 def summary(order: Order, evidence: Evidence, found: list[Finding]) -> dict[str, Any]:
-    """The figures of the record."""
+    """Return the figures of the result."""
     broken = Counter(one.promise for one in found)
     states = Counter(ending.state for ending in evidence.endings)
     exact = [audit for audit in evidence.audits.values() if audit[1]]

@@ -1,4 +1,4 @@
-"""Eyes on the cluster from outside: which ranks live, which checkpoints appear, what clients are told."""
+"""Observation of the cluster from outside: living ranks, new checkpoints, and answers to clients."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 
 from benchmarks.faulting.checker import ENDED
 from benchmarks.faulting.evidence import Life, Sealed, Sighting, read_journal
-from benchmarks.faulting.record import boot_s
 from headway.client.client import Client
 from headway.contract.manifest import MANIFEST, Name
 from headway.errors import HeadwayError
+from worker_agent.host.folders import boot_s
+from worker_agent.launcher import processes
 
 _RANKS_EVERY_S = 0.1
 _STORAGE_EVERY_S = 0.25
@@ -22,12 +23,12 @@ _SERVICE_EVERY_S = 0.5
 
 
 class Watcher:
-    """Three threads that look again and again, until `stop`.
+    """Three threads that observe periodically until `stop`.
 
     Args:
-        journals: where ranks write their journals.
-        storage: the folder of object storage.
-        client: of its own; one that gives up at once.
+        journals: folder of the ranks' journals.
+        storage: folder of object storage.
+        client: client without retries, for this observer alone.
     """
 
     def __init__(self, journals: Path, storage: Path, client: Client) -> None:
@@ -39,7 +40,7 @@ class Watcher:
         self._states: dict[str, str] = {}
         self._lives: dict[str, Life] = {}
         self._ticks: dict[str, int] = {}
-        """Start times of those that were alive when looked at last, by the names of their journals."""
+        """Start times of the ranks that were alive at the last observation, by the names of their journals."""
         self._stopping = threading.Event()
         bodies = (
             (self._look_at_ranks, _RANKS_EVERY_S),
@@ -49,23 +50,23 @@ class Watcher:
         self._threads = [threading.Thread(target=self._again, args=body, daemon=True) for body in bodies]
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the threads."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
         self._client.close()
 
     def lives(self) -> list[Life]:
-        """Every rank process that there was, as far as it is known."""
+        """Return every rank process that was observed."""
         return list(self._lives.values())
 
     def living(self) -> list[Life]:
-        """The ranks that were alive a moment ago."""
+        """Return the ranks that were alive at the last observation."""
         return [self._lives[name] for name in list(self._ticks)]
 
     def _again(self, look: Callable[[], None], every_s: float) -> None:
@@ -86,7 +87,7 @@ class Watcher:
     def _meet(self, name: str) -> None:
         begin = next(read_journal(self._journals / name), None)
         if begin is None:
-            return  # it is about to write its first line
+            return  # the first line is not written yet
         self._lives[name] = Life(
             job=begin["job"],
             name=begin["name"],
@@ -106,7 +107,7 @@ class Watcher:
             name = Name.parse(manifest.parent.name)
             if key in self.sealed or name is None:
                 continue
-            with contextlib.suppress(FileNotFoundError):  # deleted already, for newer ones
+            with contextlib.suppress(FileNotFoundError):  # replaced by a newer checkpoint
                 at_s = manifest.stat().st_mtime
                 job = manifest.parts[-3]
                 self.sealed[key] = Sealed(job, name.generation, name.epoch, name.samples, at_s)
@@ -122,9 +123,6 @@ class Watcher:
 
 
 def _is_alive(pid: int, ticks: int) -> bool:
-    """Whether this very process lives; a zombie holds nothing any more."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return int(fields[19]) == ticks and fields[0] not in "ZX"
+    """Return True if the process with this start time lives. A zombie uses no slot."""
+    process = processes.read(pid)
+    return process is not None and process.start_ticks == ticks and process.state not in "ZX"

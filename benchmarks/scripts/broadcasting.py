@@ -1,8 +1,8 @@
-"""Send the state of a training with AdamW from rank 0 to rank 1, again and again, by torch alone; rank 1 notes the times.
+"""Broadcast the state of a training with AdamW from rank 0 to rank 1 repeatedly, with torch alone. Rank 1 writes the times.
 
     broadcasting.py SIZE FILE REPEATS
 
-Started by benchmarks.resize. The state is the parameters and two averages of each.
+`benchmarks.resize` starts it. The state consists of the parameters and two averages of each.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Train one epoch in steps of fixed arithmetic. Started by benchmarks.forecast.
+"""Train one epoch in steps of fixed arithmetic.
 
-computing.py SAMPLES BATCH REPEATS WIDTH SAMPLE_S
+    computing.py SAMPLES BATCH REPEATS WIDTH SAMPLE_S
 
-Every sample takes the same REPEATS products of two matrices, so that a step's compute goes with its samples alone; the
-WIDTH of the network says how much its ranks have to exchange in each step. With SAMPLE_S above 0 each sample takes so many
-seconds of waiting instead: as long on a busy machine as on an idle one.
+`benchmarks.forecast` starts it. Every sample takes REPEATS matrix products, so that the compute of a step depends only on its
+samples. The WIDTH of the network determines how much its ranks exchange in each step. With SAMPLE_S above 0, each sample
+waits that many seconds instead, so that other load of the machine has no effect.
 """
 
 import sys
@@ -20,7 +20,7 @@ SIDE = 96
 
 
 class Network(nn.Module):
-    """The arithmetic, then one matrix to train."""
+    """Network with the fixed arithmetic, and one matrix to train."""
 
     def __init__(self, repeats: int, width: int, sample_s: float) -> None:
         super().__init__()

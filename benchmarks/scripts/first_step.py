@@ -1,4 +1,4 @@
-"""Take one training step and print when it was done (Unix seconds). Started by benchmarks.start."""
+"""Take one training step, and print the time at its end (Unix time). `benchmarks.start` and `benchmarks.soak` start it."""
 
 import time
 

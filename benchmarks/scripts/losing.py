@@ -1,8 +1,8 @@
-"""Train until killed; each rank notes when each of its steps ended. Started by benchmarks.failure.
+"""Train until killed. Each rank logs the end times of its steps.
 
     losing.py FOLDER
 
-The file is named by the process id, its lines are `time rank world_size` (Unix seconds).
+`benchmarks.failure` starts it. The name of the log is the process id. Its lines are `time rank world_size` (Unix time).
 """
 
 import os

@@ -1,10 +1,10 @@
-"""The networks that benchmarks train: as many layers as it takes, each a square matrix."""
+"""Networks that benchmarks train: layers of square matrices."""
 
 import torch
 from torch import nn
 
 SIZES = {"1M": (512, 4), "17M": (2048, 4), "100M": (4096, 6)}
-"""Width and number of layers, by about so many parameters."""
+"""Width and number of layers, by the approximate number of parameters."""
 SAMPLES = 65_536
 
 
@@ -17,11 +17,11 @@ def network(size: str) -> nn.Sequential:
 
 
 def adamw(model: nn.Module) -> torch.optim.AdamW:
-    """In one pass over memory, so that steps of large networks are short."""
+    """Return an optimizer that updates in one pass over memory, so that steps of large networks are short."""
     return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
 def samples(size: str) -> torch.utils.data.TensorDataset:
-    """Inputs (SAMPLES, width), all the same one, so that they need no memory."""
+    """Return inputs (SAMPLES, width) that share the memory of one sample."""
     width, _ = SIZES[size]
     return torch.utils.data.TensorDataset(torch.randn(1, width).expand(SAMPLES, width))

@@ -1,7 +1,9 @@
-"""Train so many steps at a known pace, or as fast as the processor allows. Started by benchmarks.agreement.
+"""Train a number of steps at a fixed pace, or as fast as the processor allows.
 
-paced.py STEPS STEP_S   on one slot a step takes STEP_S seconds, on k slots PART + (1 - PART) / k of that, by a timer
-paced.py STEPS          a step takes what its arithmetic takes
+    paced.py STEPS STEP_S   a step takes STEP_S seconds on one slot, and PART + (1 - PART) / k of that on k slots, by a timer
+    paced.py STEPS          a step takes as long as its arithmetic
+
+`benchmarks.agreement` and `benchmarks.soak` start it.
 """
 
 import sys
@@ -17,7 +19,7 @@ BATCH = 16
 PART = 0.2
 """Share of a step on one slot that does not become shorter with more slots."""
 WIDTH, LAYERS, PASSES = 512, 4, 4
-"""Of the arithmetic: it takes some tens of milliseconds on one core."""
+"""Size of the arithmetic, which takes some tens of milliseconds on one core."""
 
 
 def network(width: int, layers: int) -> nn.Sequential:

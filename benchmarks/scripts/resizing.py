@@ -1,6 +1,8 @@
-"""Train with Headway until killed; rank 0 notes when each step ended. Started by benchmarks.resize.
+"""Train with Headway until killed. Rank 0 logs the end time of each step.
 
-resizing.py SIZE FILE
+    resizing.py SIZE FILE
+
+`benchmarks.resize` starts it.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Train without Headway until stopped by SIGTERM; rank 0 notes when each step ended. Started by benchmarks.resize.
+"""Train without Headway until stopped by SIGTERM. Rank 0 logs the end time of each step.
 
     restarting.py SIZE FILE CHECKPOINT
 
-What any script does that survives being stopped: all ranks finish the same step, the state is saved, and at the next
-start, at any size, loaded.
+`benchmarks.resize` starts it. At SIGTERM all ranks finish the same step and save the state. The next start loads it at any
+size, as usual for scripts that can be stopped.
 """
 
 import os

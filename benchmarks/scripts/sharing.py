@@ -1,10 +1,11 @@
-"""Train for a known time at any size, by a timer. Started by benchmarks.contention.
+"""Train for a known time at any size, by a timer.
 
     sharing.py STEPS STEP_S PART NOISE SEED
 
-On k slots a step takes STEP_S * (PART + (1 - PART) / k) seconds times a random factor of mean 1. The factor follows from SEED and
-the number of the step, so that all ranks wait for equally long. Half of its variance changes with every step, the other half
-every `BLOCK` steps, as on a machine that is slow for a while. NOISE is the standard deviation of its logarithm.
+`benchmarks.contention` starts it. On k slots a step takes STEP_S * (PART + (1 - PART) / k) seconds times a random factor of
+mean 1. The factor depends only on SEED and the number of the step, so that all ranks wait equally long. Half of its variance
+changes with every step, and half every `BLOCK` steps, as on a machine that is temporarily slow. NOISE is the standard
+deviation of its logarithm.
 """
 
 import math
@@ -19,13 +20,13 @@ from torch.utils.data import TensorDataset
 import headway
 
 BATCH = 12
-"""Samples of a step: a whole number of them for each of 1, 2, 3 and 4 ranks."""
+"""Samples of a step, divisible by 1, 2, 3 and 4 ranks."""
 BLOCK = 40
 WIDTH = 8
 
 
 def factor(step: int, noise: float, seed: int) -> float:
-    """The random factor of a step's time: log-normal, of mean 1."""
+    """Return the random factor of a step's time: log-normal with mean 1."""
     parts = (f"{seed}/step/{step}", f"{seed}/block/{step // BLOCK}")
     drawn = sum(random.Random(part).gauss(0.0, 1.0) for part in parts) / math.sqrt(2)
     return math.exp(noise * drawn - noise**2 / 2)
@@ -45,10 +46,10 @@ def main() -> None:
         for (x,) in loader:
             loss = model(x).square().mean()
             optimizer.zero_grad()
-            # From one due time to the next: the arithmetic and the exchange of gradients are within a step's time.
+            # The time from one due time to the next includes the arithmetic and the exchange of gradients.
             due_s += step_s * (part + (1 - part) * len(x) / BATCH) * factor(run.steps, noise, seed)
             time.sleep(max(0.0, due_s - time.perf_counter()))
-            # A machine that is busy delays a step, which the next one catches up with; what a pause took is lost.
+            # The next step makes up for a short delay by other load, but not for a pause.
             due_s = max(due_s, time.perf_counter() - step_s / 2)
             loss.backward()
             optimizer.step()

@@ -1,10 +1,10 @@
-"""Take steps with Headway and without it, in turns, and note how long they took. Started by benchmarks.overhead.
+"""Take steps with Headway and without it in turns, and write their durations.
 
     stepping.py WIDTH BATCH ROUNDS STEPS FILE
 
-Both train a network of their own on the same data: with Headway, and with DistributedDataParallel (alone: bare). Of the
-STEPS of a turn the first two are not measured: they find caches full of the other network's data. FILE gets, as JSON, for
-each round the median times of both (seconds).
+`benchmarks.overhead` starts it. Two networks train on the same data: one with Headway, and one with DistributedDataParallel
+(or without it, for a single rank). The first two of the STEPS of a turn are not measured, because the caches still contain
+data of the other network. FILE gets the median seconds of both for each round, as JSON.
 """
 
 import itertools
@@ -58,7 +58,7 @@ def steps_with_headway() -> Iterator[float]:
 
 
 def steps_without() -> Iterator[float]:
-    # Made when first asked for: the group of the ranks is there by then.
+    # This runs at the first `next`, when the process group exists.
     if run.world_size > 1:
         device_ids = [run.device.index] if run.device.type == "cuda" else None
         replica: nn.Module = DistributedDataParallel(plain, device_ids=device_ids)
@@ -72,7 +72,7 @@ def steps_without() -> Iterator[float]:
 
 
 def turn_s(ends: Iterator[float]) -> float:
-    """The median time of the steps of one turn."""
+    """Return the median seconds of a step of one turn."""
     taken = list(itertools.islice(ends, steps))[1:]
     return statistics.median(after - before for before, after in itertools.pairwise(taken))
 

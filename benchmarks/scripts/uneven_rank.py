@@ -1,8 +1,8 @@
-"""Train a small convolutional network and print how long steps took, as one JSON line. Started by benchmarks.uneven.
+"""Train a small convolutional network, and print the durations of its steps as one JSON line.
 
     uneven_rank.py GLOBAL_BATCH STEPS even|balanced
 
-It computes much and communicates little, so that step times are those of the ranks.
+`benchmarks.uneven` starts it. The network computes much and communicates little, so that compute determines the step times.
 """
 
 import itertools
@@ -34,7 +34,7 @@ samples = global_batch * steps
 data = TensorDataset(
     torch.randn(64, 3, 32, 32).repeat(-(-samples // 64), 1, 1, 1)[:samples], torch.arange(samples) % 10
 )
-# Small micro-batches: an even rank and a balanced one then differ in their number, not in how they fit the caches.
+# With small micro-batches, even and balanced ranks differ in the number of micro-batches, but not in cache use.
 loader = run.loader(data, global_batch=global_batch, max_local_batch=20, balance=balance)
 print("begin", flush=True)
 ends, local_batches, samples = [time.perf_counter()], [], 0

@@ -1,4 +1,4 @@
-"""Learn handwritten digits, as any script does: on one process."""
+"""Learn handwritten digits with a usual script, on one process."""
 
 import torch
 from sklearn.datasets import load_digits

@@ -85,7 +85,7 @@ def open_files_check(limit: int) -> Check:
         name="open files",
         level=Level.OK if enough else Level.WARN,
         found=f"A process may have {shown} open.",
-        why="Every agent, follower and rank takes some; beyond the limit connections are refused.",
+        why="Every agent, follower and rank needs open files; beyond the limit, connections are refused.",
         hint="ulimit -n 65536; in a systemd unit: LimitNOFILE=65536",
     )
 
@@ -95,7 +95,9 @@ def secrets_check(folder: Path) -> Check:
     files = [file for name in _SECRETS if (file := folder / name).is_file()]
     read_by_others = [str(file) for file in files if stat.S_IMODE(file.stat().st_mode) & 0o077]
     if not read_by_others:
-        return Check(name="secrets", level=Level.OK, found=f"{len(files)} token files are this user's alone.")
+        return Check(
+            name="secrets", level=Level.OK, found=f"Only this user can read the {len(files)} token files."
+        )
     return Check(
         name="secrets",
         level=Level.FAIL,
@@ -120,7 +122,7 @@ def bounds_check(controllers: Path) -> Check:
         found=f"The kernel bounds {', '.join(bounded) or 'nothing'}, {rest}.",
         why="A job that takes more than its file says can starve others on the same host.",
         hint="Start with control groups of version 2 (systemd.unified_cgroup_hierarchy=1), and give an agent its own part "
-        "(Delegate=yes). Its log says what holds (`jobs are kept apart`). Without an agent here, this does not matter.",
+        "(Delegate=yes). Its log says which limits apply (`jobs are kept apart`). Without an agent here, this does not matter.",
     )
 
 
@@ -134,11 +136,11 @@ def redis_check(place: str) -> Check:
             name="agent redis",
             level=Level.WARN,
             found=f"Redis does not answer at {place} from here ({error}).",
-            why="An agent on this machine could join and would never hear of a job.",
+            why="An agent on this machine could join, but would receive no commands.",
             hint="Open the port, or set HEADWAY_AGENT_REDIS_URL of the service to the address that hosts reach. Without "
             "an agent here, this does not matter.",
         )
-    return Check(name="agent redis", level=Level.OK, found=f"{place} is reached from here.")
+    return Check(name="agent redis", level=Level.OK, found=f"{place} answers.")
 
 
 def _existing(folder: Path) -> Path:

@@ -36,7 +36,7 @@ class VerbGroup(TyperGroup):
         if name not in self.commands:
             for panel, verbs in PANELS.items():
                 if name in verbs:
-                    self.commands[name] = _imported(name, verbs[name].module, panel)
+                    self.commands[name] = _import_command(name, verbs[name].module, panel)
         return self.commands.get(name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -91,7 +91,7 @@ class VerbGroup(TyperGroup):
             raise typer.Exit(1) from None
 
 
-def _imported(name: str, module: str, panel: str) -> Any:
+def _import_command(name: str, module: str, panel: str) -> Any:
     """Import a verb, or a group of verbs, and return its command."""
     with _without_garbage_collection():
         found = getattr(import_module(f"headway.cli.verbs.{module}"), name.replace("-", "_"))

@@ -14,8 +14,8 @@ from headway.contract.values.text import GivenText, PrintedText
 class FaultGrade(StrEnum):
     """Severity of a device fault.
 
-    FATAL: the device must not be used until an operator releases it. SUSPICIOUS: not until a probe finds it
-    healthy. JOB_ERROR: an error of the script, which does not count against the device.
+    FATAL: the device must not be used until an operator releases it. SUSPICIOUS: it must not be used until a
+    probe finds it healthy. JOB_ERROR: an error of the script, which does not count against the device.
     """
 
     FATAL = "fatal"
@@ -46,7 +46,7 @@ class DeviceFault(BaseModel):
     slot: int
     cause: FaultCause
     code: int | None = None
-    """The Xid, or the count or degrees that were read."""
+    """The Xid, the number of ECC errors, or the temperature in degrees Celsius, by `cause`."""
     lasting: bool = False
     """True if the driver reports a permanent fault: no spare memory rows are left to replace bad rows."""
     message: Annotated[PrintedText, Field(max_length=1000)] = ""

@@ -41,7 +41,7 @@ class Name:
         return cls(*(int(number or 0) for number in match.groups())) if match else None
 
     def of_rank(self, rank: int) -> Name:
-        """Return this name with a number of `rank`'s own, for ranks that save without knowledge of each other."""
+        """Return this name with an `again` that only `rank` uses, for ranks that save without knowledge of each other."""
         return replace(self, again=_OF_RANKS + rank)
 
     def unused(self, keys: Collection[str]) -> Name:

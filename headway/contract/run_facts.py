@@ -16,7 +16,7 @@ class ImposedChange(BaseModel):
 
 
 class ProgressSource(StrEnum):
-    """The program that reports training progress: the training library, or a script without it, by steps."""
+    """The source of training progress: reports of the training library, or the steps of a script without it."""
 
     LIBRARY = "library"
     SCRIPT = "script"

@@ -45,7 +45,7 @@ ENV_TRACKERS = "HEADWAY_TRACKERS"
 ENV_JOINS = "HEADWAY_JOINS"
 """Set for a new member, which joins the running training as of `HEADWAY_GENERATION`."""
 ENV_MEMBER = "HEADWAY_MEMBER"
-"""`member_id` of the process. The agent finds processes that it left behind by it, as children inherit it."""
+"""`member_id` of the process. Its children inherit the variable, by which the agent finds leftover processes."""
 
 STORAGE_FILE = "storage.json"
 """File in the control folder with checkpoint keys: `contract.credentials.StorageCredentials` as JSON.
@@ -166,7 +166,7 @@ class Progress(Envelope):
     `gradient_sqr` and `gradient_var` are smoothed estimates of the squared norm of the true gradient and of
     the trace of the covariance of one sample's gradient; None while noise is not measured. `global_batch` 0:
     the samples of a step are not known, and each step counts as one. `max_global_batch`: largest global
-    batch, at most the data; None if fixed.
+    batch, at most the length of the dataset; None if the batch is fixed.
     """
 
     TYPE: ClassVar[str] = "progress"

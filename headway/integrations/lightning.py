@@ -136,7 +136,7 @@ class ElasticStrategy(SingleDeviceStrategy):
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **arguments: Any
     ) -> Any:
-        """Compute the gradient before the step, because a peer's loss within the step is noticed too late."""
+        """Compute the gradient before the optimizer's step: a peer lost within the step would be noticed too late."""
         loss = closure()
         if not self._run.accumulating:
             self.precision_plugin._after_closure(model or self.lightning_module, optimizer)  # noqa: SLF001  # hooks, clipping
@@ -252,7 +252,7 @@ class _LoopController(pl.Callback):
         self._update_counts(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
-        """End the epoch before, after everything that the script does at its end."""
+        """End the previous epoch here, because the script's own actions at the end of an epoch come before this call."""
         if self._begun:
             epoch = next(self._epochs)
             progress = trainer.fit_loop.epoch_progress.current
@@ -276,7 +276,7 @@ class _LoopController(pl.Callback):
             )
 
     def _update_counts(self, trainer: pl.Trainer) -> None:
-        """Update Lightning's step counts after steps of peers, and its notion of rank 0."""
+        """Set Lightning's step counts and rank to those of the run, which peers and membership changes may alter."""
         steps = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
         steps.ready = steps.completed = self._run.steps
         trainer.strategy.global_rank = rank_zero_only.rank = self._run.rank

@@ -258,7 +258,7 @@ class HeadwayCallback(TrainerCallback):
         return int(state.global_step) * self._batches.global_batch
 
     def _anyone(self, *wishes: bool) -> tuple[bool, ...]:
-        """Return the wishes that any rank has. It returns once every rank has called it after the same step."""
+        """Return, for each wish, True if any rank has it. Waits until every rank has called this after the same step."""
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return wishes
         wanted = torch.tensor([*wishes, True], dtype=torch.int32, device=self._trainer.args.device)

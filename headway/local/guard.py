@@ -1,10 +1,11 @@
 """A guard process that ends all processes of its starter once the starter is gone.
 
-A process that is killed cannot clean up after itself. The guard holds one end of a pipe and sees it close. It
-then kills every process that carries the starter's mark in its environment. It also kills every process that
-works in one of the starter's temporary folders or names one on its command line: servers that set their title
-lose their environment, and launchers get a new one. Ranks are forks of their launcher. Last, the guard
-removes the folders.
+A process that is killed cannot clean up after itself. The guard reads a pipe from its starter, which closes
+when the starter ends. It then kills every process that carries the starter's mark in its environment.
+
+Some processes lose the mark: a server that sets its title overwrites its environment, and a launcher, of which
+ranks are forks, gets a new environment. Therefore the guard also kills every process that works in one of the
+starter's temporary folders or names one on its command line. Last, it removes the folders.
 
 The guard runs this file as a script, so the file imports only the standard library.
 """
@@ -84,9 +85,9 @@ class Guard:
             process.communicate()
 
     def watch(self, folder: Path) -> None:
-        """Have every process that works in a folder or names it killed, if this process dies first.
+        """Make the guard kill every process that works in a folder or names it, if this process dies first.
 
-        Keep the folder.
+        The guard does not remove the folder.
         """
         self._send(f"{_WATCH}{folder.resolve()}")
 
@@ -112,7 +113,9 @@ class Guard:
 def processes_of(mark: str, folders: Sequence[str]) -> list[int]:
     """Return the ids of all processes of a starter, except this process."""
     names = "|".join([f"{MARK}={mark}", *(re.escape(folder) for folder in folders)])
-    named = re.compile(os.fsencode(f"(?:{names})") + rb"(?=[/\0 ]|$)")  # but not a longer name
+    named = re.compile(
+        os.fsencode(f"(?:{names})") + rb"(?=[/\0 ]|$)"
+    )  # no longer name that begins with one of these
     if Path("/proc/self/environ").exists():
         known = ((int(one.name), _about(one)) for one in Path("/proc").iterdir() if one.name.isdigit())
     else:
@@ -153,8 +156,8 @@ def _send_signal(pid: int, number: signal.Signals) -> None:
 def kill_all(mark: str, temporary: Sequence[str], watched: Sequence[str]) -> bool:
     """Kill all processes of a starter, repeatedly until none is left. Return whether none is left.
 
-    In a watched folder, only processes of the first look are killed, since a successor of the starter may
-    soon work there. PostgreSQL first gets SIGQUIT, and SIGKILL later.
+    In a watched folder, only processes that the first search finds are killed, because a successor of the
+    starter may soon work there. PostgreSQL first gets SIGQUIT, and SIGKILL later.
     """
     began_s = time.monotonic()
     pids = processes_of(mark, [*temporary, *watched])

@@ -97,7 +97,7 @@ class Host:
         ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         booted_s = time.monotonic() + self._lease.launch_delay_s
         while not self._stop.wait(_LOOK_EVERY_S) and self._folder.ended() is None:
-            self._folder.pid_file.touch()  # the time of the end, if this process is killed
+            self._folder.pid_file.touch()  # marks the time of the end in case this process is killed
             self._check_for_interruption()
             limit_log(self._folder.path / "agent.log")
             if self._reclaim_at is not None and datetime.now(UTC) >= self._reclaim_at:

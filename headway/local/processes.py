@@ -27,7 +27,7 @@ class LocalError(HeadwayError):
 
 
 class Startable(ABC):
-    """A server or stack that runs between `start` and `stop`, and for as long as its context."""
+    """A server or stack that runs from `start` to `stop`, or inside a `with` block."""
 
     @abstractmethod
     def start(self) -> object:
@@ -61,9 +61,9 @@ class ServerProcess(Startable):
 
 
 def birth(pid: int) -> str | None:
-    """Return a text that identifies a process for all time, or None if `pid` is not running.
+    """Return a text that identifies the process `pid` for all time, or None if it is not running.
 
-    Process ids are reused, after a reboot even in the same order. The start time tells processes apart.
+    Process ids are reused, after a reboot even in the same order. The start time distinguishes processes.
     """
     if Path("/proc/self/stat").exists():
         try:
@@ -71,7 +71,7 @@ def birth(pid: int) -> str | None:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         except OSError:
             return None
-        fields = stat.rpartition(")")[2].split()  # the command before it may contain anything
+        fields = stat.rpartition(")")[2].split()  # the command in parentheses may contain spaces
         gone = fields[0] == "Z" and int(fields[17]) <= 1  # with more threads, some are still ending
         return None if gone else f"{boot}/{fields[19]}"
     shown = subprocess.run(

@@ -176,7 +176,7 @@ class MachineFolder:
     def end(self) -> None:
         """Switch the machine off and wait for its end. SIGTERM lets its agent save checkpoints.
 
-        A machine that was just launched and has no process yet sees its stored end itself.
+        A machine that was just launched and has no process yet finds its stored end when it starts.
         """
         pid = self.pid
         if pid is not None:

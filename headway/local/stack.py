@@ -78,7 +78,7 @@ class _Layer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """External stores in place of embedded ones. None starts or creates a store in the data folder."""
+    """External stores. A store that is None is embedded: the stack runs it in the data folder."""
 
     database_url: str | None = None
     redis_url: str | None = None
@@ -194,7 +194,7 @@ class LocalStack(Startable):
             )
         self.url = f"http://{HOST}:{port}"
         self.token_is_new = not self.token_file.exists()
-        self.token = _kept(self.token_file, TOKEN_PREFIX + secrets.token_urlsafe(32))
+        self.token = _read_or_store(self.token_file, TOKEN_PREFIX + secrets.token_urlsafe(32))
         join_token = _kept_secret(self.join_token_file)
         service = {
             **os.environ,  # other settings, such as HEADWAY_LEASE_S, are passed on
@@ -319,9 +319,9 @@ class LocalStack(Startable):
             }
 
     def _has_joined(self, node: str, lease_before: float) -> bool:
-        """Return whether a node reports.
+        """Return whether a node has reported to this stack.
 
-        The lease must be newer, since a node of the last run may still have one.
+        Its lease must end later than `lease_before`, because a node of the last run may still have a lease.
         """
         return self._leases().get(node, 0.0) > lease_before + _LEASE_NOISE_S
 
@@ -356,10 +356,10 @@ def stop_running(data: Path) -> bool:
 def _kept_secret(file: Path) -> str:
     """Return the secret in a file, or store a new one there with access for this user only."""
     # Hexadecimal, because a leading dash would read as an option (--token -…).
-    return _kept(file, secrets.token_hex(32))
+    return _read_or_store(file, secrets.token_hex(32))
 
 
-def _kept(file: Path, secret: str) -> str:
+def _read_or_store(file: Path, secret: str) -> str:
     """Return the contents of a file, or store a secret there if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         return file.read_text().strip()

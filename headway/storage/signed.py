@@ -31,7 +31,7 @@ Answer: TypeAlias = tuple[HTTPMessage, bytearray]
 Tags: TypeAlias = list[tuple[int, str]]
 _PART_BYTES = 16 * 2**20
 _PARTS_OF_A_SIZE = 1000
-"""Parts of one size, before it grows: a store takes at most 10,000 parts, and objects may have 880 GB."""
+"""Number of parts of one size, after which the size grows. A store takes at most 10,000 parts: up to 880 GB."""
 _AT_ONCE = 4
 _AHEAD = 16
 """Number of parts for which one request fetches signed URLs."""
@@ -150,7 +150,7 @@ class SignedStore:
         try:
             _, answer = self._request("POST", place, body, headers)
         except _Status as refused:
-            if refused.status != _NOT_FOUND:  # a status that is about the run, not about an object
+            if refused.status != _NOT_FOUND:  # the service refuses the run, not a single object
                 raise
             raise OSError(
                 f"the service signs nothing for this run, because the node no longer holds it: {refused}"

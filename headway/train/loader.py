@@ -72,7 +72,7 @@ class Loader:
                 if training.begin_step(step, indices):
                     yield from self._step(training, step, batches, indices)
                 if training.plan != plan:
-                    break  # prefetched batches belong to the plan before
+                    break  # prefetched batches belong to the previous plan
 
     def _step(
         self, training: Training, step: Step, batches: Iterator[Any], indices: NDArray[np.int64]
@@ -90,7 +90,7 @@ class Loader:
                 self.within_step = True
                 self.ends_epoch = number == last and step.batch.stop == self.dataset_samples
                 yield batch
-        except GeneratorExit:  # the script left its loop, and may have taken the step before
+        except GeneratorExit:  # the script left its loop, perhaps after the optimizer step
             training.abandon_step(step, indices)
             raise
         finally:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Number of steps with the sum of their times, of the squares, and of the waits for peers, in seconds."""
+    """Number of steps, and sums over them: times, squared times, and waits for peers. Times are in seconds."""
 
     steps: int = 0
     step_s_sum: float = 0.0

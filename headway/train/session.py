@@ -97,7 +97,7 @@ class Run:
 
     @property
     def rank(self) -> int:
-        """Number of this process, from 0 to `world_size` - 1. It changes with the members."""
+        """Number of this process, from 0 to `world_size` - 1. It may change when members change."""
         return self._team.rank
 
     @property

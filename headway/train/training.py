@@ -39,8 +39,8 @@ from headway.train.state.sync import StateSync, leave, leave_for_retry
 class Training:
     """The training progress of this rank with `replica`, and its actions between steps.
 
-    Members may change in every method that begins or ends a step or an epoch. `plan` counts the changes of the next step,
-    and `first_step` is the first step of the present members. A method that may end the process says so.
+    Members may change in every method that begins or ends a step or an epoch. `plan` is the version of the batch plan, and
+    `first_step` the first step that the present members may report. A method that may end the process says so.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Training:
         if self._team.peers is None:
             return
         if self._replica.is_sharded:
-            self._team.live = False  # a leaving rank would take a part of the state along
+            self._team.live = False  # a rank that leaves would take its shards with it
             self._saver.group = self._team.peers.another_group()
         try:
             self.place = self._state_sync.start(self._team.peers)
@@ -161,7 +161,7 @@ class Training:
             self._commit(step, indices)
 
     def end_epoch(self, epoch: int) -> None:
-        """Audit the epoch that the script has finished and go to the next, unless peers were ahead.
+        """Audit the epoch that the script has finished and begin the next, unless a synchronisation has done so already.
 
         If the auditing rank is lost, the remaining ranks end the epoch again. A stop ends the process here, unless
         training is over.
@@ -255,7 +255,7 @@ class Training:
             self._report()
 
     def _rebalance(self, step: Step, agreement: Agreement) -> None:
-        """Process the measurements of the step before this one, and remember the plan of the next ones."""
+        """Process the measurements of the step before this one, and change the batch plan if they require it."""
         batching, probe = self._present_batching, self.gradients.probe
         if probe is not None and probe.measurement is not None:
             batching.add_noise(probe.measurement)
@@ -334,7 +334,7 @@ class Training:
         peers = self._team.meet(order, patient=not self._state_sync.has_state)
         self._mailbox.set_sender(rank=peers.rank, generation=peers.generation)
         self._present_batching.change_members(before, rank=peers.rank)
-        # Before the plan is transferred: new members were started earlier and do not know this order.
+        # Follow the order before the plan is transferred: a new member has not read this order's batch.
         self._present_batching.follow(order.batch)
         self.place = self._state_sync.synchronise(peers, order, self.place, self._present_batching)
         return peers
@@ -371,7 +371,7 @@ class Training:
     # Ends of the process
 
     def _leave_as_ordered(self, order: Order) -> NoReturn:
-        """Leave because this rank is not a member of the next generation; no peer waits for it any more."""
+        """Leave, because this rank is not a member of the next generation. No peer waits for it."""
         if self._team.replaces_everyone(order) and self._present_peers.is_main:
             self._state_sync.save_for_successors(order, self.place, time.perf_counter() - self._ended_s)
         self._exit_as_left(order)
@@ -381,7 +381,7 @@ class Training:
         leave(EXIT_DONE)
 
     def _leave_on_request(self) -> NoReturn:
-        """Save the state and stop. If the saving rank may be lost, each rank saves, since all hold the same state."""
+        """Save the state and stop. If a peer is lost, each rank saves, because rank 0 may be the lost one."""
         if not self._state_sync.has_state:
             leave(EXIT_STOPPED)
         peers = self._team.peers

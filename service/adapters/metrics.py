@@ -30,7 +30,7 @@ def process_registry() -> CollectorRegistry:
 
 
 class FactMetrics:
-    """Metrics derived from facts (`usecases.facts`).
+    """Metrics derived from facts (`service.usecases.ports.facts`).
 
     No label names a job, because a label value stays in memory for as long as the process lives.
     """

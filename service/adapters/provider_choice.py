@@ -1,6 +1,6 @@
 """The providers of machines by name: built-in ones, and those of installed packages.
 
-Each module of `providers` without an underscore in its name has one provider, which bears the module's name.
+Each module of `providers` without an underscore in its name defines one provider, named after the module.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def providers_of(
 
 
 def problem_of(kind: object) -> str:
-    """Return the reason why an object is no class of a provider; empty if it is one."""
+    """Return the reason why an object is not a provider class; empty if it is one."""
     if not isinstance(kind, type) or not isinstance(getattr(kind, "name", None), str):
-        return "it is no class with a `name`"
+        return "it is not a class with a `name`"
     missing = [method for method in _METHODS if not callable(getattr(kind, method, None))]
     return f"it has no {', '.join(missing)}" if missing else ""
 

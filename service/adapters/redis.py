@@ -28,7 +28,7 @@ _CHANNEL = "headway:bells"
 _STREAM_MAX = 10_000
 """Length limit of a node's stream, for an agent that is away.
 
-An agent deletes the commands that it has handled. The service pushes commands that fall off again.
+An agent deletes the commands that it has handled. The service later pushes dropped commands again.
 """
 _STREAM_KEPT_S = 86_400
 """Time after which a stream without new commands expires.
@@ -37,9 +37,8 @@ The service pushes its unacknowledged commands again.
 """
 _RECONNECT_S = 1.0
 _SEND_PAUSE_S = 0.01
-"""Pause after each batch of signals.
-
-A thousand submits a second ask for the same wake-up, and a hundred messages a second say as much.
+"""Pause after each batch of signals. Equal signals are sent once a batch, since a thousand submits a second
+ask for the same wake-up.
 """
 
 

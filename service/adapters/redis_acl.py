@@ -111,7 +111,7 @@ class SharedQueue(QueueAccess):
         self._agent_url = agent_url
 
     async def problem(self) -> None:
-        """Log a warning about the shared URL; the operator's choice is no problem."""
+        """Return None, because the operator chose the shared URL; log a warning about it."""
         log.warning("redis_shared", what_next="every agent can read every stream: set HEADWAY_REDIS_ACL=on")
 
     async def grant(self, node_id: str) -> str:  # noqa: ARG002 - shared by all nodes

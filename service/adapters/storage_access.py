@@ -46,7 +46,7 @@ def storage_signer(settings: Settings, env: Mapping[str, str]) -> StorageSigner 
     """Return the signer of ranks' requests, or None if the settings do not ask for one.
 
     Raises:
-        SettingsError: the storage is no S3 store, a role is set too, or boto3 or a key is missing.
+        SettingsError: the storage is not an S3 store, a role is set too, or boto3 or a key is missing.
     """
     if not settings.storage_signed:
         return None

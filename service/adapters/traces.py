@@ -1,4 +1,5 @@
-"""Spans of the traces of jobs, from the events in this process: submitted, placed by a round, commanded.
+"""Spans of the traces of jobs, from the facts in this process: the submit, the placement by a round,
+commands.
 
 Agents add spans for the start of ranks and their first step.
 """
@@ -18,7 +19,7 @@ _PLACES = frozenset({JobEvent.ALLOCATE, JobEvent.PREPARE, JobEvent.LOSE})
 
 
 class JobTraces:
-    """Traces of jobs, derived from facts (`usecases.facts`).
+    """Traces of jobs, derived from facts (`service.usecases.ports.facts`).
 
     Args:
         spans: receives the spans.
@@ -59,7 +60,7 @@ class JobTraces:
             return
         about = _about(job.id, job.spec.project, event.reason or job.reason, job.newest_generation)
         ref = submitted.child("placed", job.newest_generation)
-        # A round placed the job, or an earlier decision once its slots were free, or the loss of other slots.
+        # The grant came from a round, from an earlier decision once its slots were free, or after a loss.
         name = "round" if event.data.get("round_id") else event.kind
         self._send(name, ref, submitted, event.at, self._now(), {**about, "headway.event": event.kind})
 

@@ -26,7 +26,9 @@ EVERY_S = 1.0
 BUSY_SHARE = 0.2
 """Maximum share of time spent on drawing a page. A page that takes long to draw is drawn less often."""
 SELDOM_S = 3.0
-"""Longest interval between two drawings of a page, since everything takes long on a busy machine."""
+"""Longest interval between two drawings of a page: on a busy machine, `BUSY_SHARE` alone could make it any
+length.
+"""
 BEAT_S = 2.0
 """Interval of messages to viewers of a page that does not change. They show that the page is still current."""
 _KEPT_S = 30.0

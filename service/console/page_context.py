@@ -10,8 +10,8 @@ from fastapi import Request
 
 from service.api.http.context import ApiContext
 from service.console.live_pages import LivePages
+from service.console.page_readers import PageReaders
 from service.console.pages.page import Key
-from service.console.screens import PageReaders
 from service.console.templates import HERE, Templates
 
 

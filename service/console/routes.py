@@ -16,10 +16,10 @@ from headway.contract.views.jobs import JobState
 from service.api.http.context import Context
 from service.api.http.render import as_stream
 from service.console.failures import PageRoute
+from service.console.page_readers import PAGES
 from service.console.pages.checkpoints import checkpoint_list
 from service.console.pages.page import Key, LivePage, Viewer
 from service.console.pictures.slot_geometry import DEFAULT_WINDOW, WINDOWS_S
-from service.console.screens import PAGES
 from service.console.visit import PageVisit, Visit
 from service.domain.identity.access import Principal
 from service.domain.shared.errors import TooBusy

@@ -15,8 +15,8 @@ from service.api.http.access import Caller
 from service.api.http.sessions import csrf_token, session_of
 from service.console.html.fragments import PageVersion
 from service.console.page_context import PageContext, page_context_of
+from service.console.page_readers import PAGES
 from service.console.pages.page import Key, Viewer
-from service.console.screens import PAGES
 from service.domain.identity.access import Principal
 
 

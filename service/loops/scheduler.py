@@ -15,6 +15,7 @@ from service.domain.life.life import Launch
 from service.domain.nodes.silence import SilenceRule
 from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.policies.registry import DEFAULT, Policies
+from service.domain.shared.retention import HISTORY_KEPT
 from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
 from service.usecases.money.accrue import accrue
@@ -27,7 +28,6 @@ from service.usecases.ports.rounds import CommandQueue
 from service.usecases.ports.simulations import Simulator
 from service.usecases.ports.storage import StoredObjects
 from service.usecases.ports.transactions import Transactions
-from service.usecases.ports.upkeep import HISTORY_KEPT
 from service.usecases.rounds.deliver import deliver
 from service.usecases.rounds.schedule import run_round
 from service.usecases.simulations.simulations import run_next

@@ -35,7 +35,7 @@ _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 60.0, 3600.0
 _ROUNDS = 100
 """Number of periodic rounds within the shortest time that the longest job can take.
 
-Rounds after events are held besides. The live system holds rounds more often, but decides the same when
+Rounds after events come in addition. The live system holds rounds more often, but decides the same when
 nothing has happened.
 """
 _NAMED = 5

@@ -15,7 +15,7 @@ from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView
 from headway.local.processes import read_pid_file
 from tests.chaos.conftest import SLOTS
 from tests.e2e.conftest import Cluster, job_name, living_ranks, submit_at
-from tests.integration.agent.stub import launchers
+from tests.integration.agent.looking import launchers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -17,7 +17,7 @@ from headway.contract.agents import NodeState
 from headway.contract.views.jobs import Reason
 from headway.local.stack import LocalStack
 from tests.e2e.conftest import PATIENCE_S, Cluster, PatientJob
-from tests.integration.agent.stub import launchers
+from tests.integration.agent.looking import launchers
 
 HERE, THERE = "local-1", "other-host"
 SILENCE_S = 6.0

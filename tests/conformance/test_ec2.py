@@ -315,10 +315,10 @@ async def test_types_are_chosen_by_pattern_and_zones_by_subnet(ec2: Ec2Rig) -> N
         ({"HEADWAY_EC2_REGION": ""}, "HEADWAY_EC2_REGION is not set"),
         ({"HEADWAY_EC2_IMAGE": " "}, "HEADWAY_EC2_IMAGE is not set"),
         ({"HEADWAY_EC2_INSTANCE_TYPES": ""}, "HEADWAY_EC2_INSTANCE_TYPES is not set"),
-        ({"HEADWAY_EC2_INSTANCE_TYPES": "big machines"}, "'big machines' is no instance type"),
+        ({"HEADWAY_EC2_INSTANCE_TYPES": "big machines"}, "'big machines' is not an instance type"),
         ({"HEADWAY_EC2_SUBNETS": "subnet-1"}, "not of the form ZONE=SUBNET"),
         ({"HEADWAY_EC2_SUBNETS": "a=subnet-1,a=subnet-2"}, "one for each zone"),
-        ({"HEADWAY_CLUSTER": "a b"}, "'a b' is no name"),
+        ({"HEADWAY_CLUSTER": "a b"}, "'a b' is not a valid name"),
         ({"HEADWAY_EC2_USER_DATA": "/nowhere.sh"}, "/nowhere.sh cannot be read"),
     ],
 )

@@ -15,10 +15,10 @@ from headway.contract.views.identity import EVERYWHERE, ProjectQuota, Role
 from headway.contract.views.jobs import JobState
 from service.adapters.postgres.database import Database
 from service.domain.shared.errors import InvalidField, NotFound
+from service.domain.shared.retention import ExpiringRows, horizons
 from service.usecases.identity.projects import delete_project
 from service.usecases.ports.identity import Bearer, ProjectRecord, TokenRecord, TokensSeen, UserRecord
 from service.usecases.ports.transactions import Transaction
-from service.usecases.ports.upkeep import ExpiringRows, horizons
 from tests.conformance.conftest import NOW, job_of, make_projects, store
 
 ALICE = UserRecord(id="u1", name="alice", created_at=NOW)

@@ -199,7 +199,7 @@ async def test_a_clock_that_goes_back_takes_nothing_back(database: Database) -> 
 async def test_an_hour_may_have_more_jobs_than_a_statement_has_parameters(database: Database) -> None:
     many = [f"j{number}" for number in range(40_000)]
     async with database.begin() as tx:
-        assert await tx.ledger.marks(many, since_us=0) == {}
+        assert await tx.ledger.timeline_events(many, since_us=0) == {}
         assert await tx.ledger.members(many, since_us=0) == {}
         assert await tx.ledger.held(0, node_ids=many) == []
         assert await tx.ledger.leases_on(many, 0) == []

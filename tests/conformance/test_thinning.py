@@ -19,10 +19,10 @@ from service.domain.jobs.failures import RankExit
 from service.domain.jobs.records import AllocationRecord, Event
 from service.domain.rental.ledger import to_us
 from service.domain.rental.timeline import TimelineEvent, phases_of
+from service.domain.shared.retention import MAX_EVENTS, TIERS, Horizons, horizons
 from service.usecases.money.accrue import accrue
 from service.usecases.ports.jobs import Measured, Reported
 from service.usecases.ports.transactions import Transaction
-from service.usecases.ports.upkeep import MAX_EVENTS, TIERS, Horizons, horizons
 from tests.conformance.conftest import NOW, job_of, node_of, store
 from tests.conformance.test_retention import clean, counts, tidy
 
@@ -199,7 +199,7 @@ async def add_events(tx: Transaction, *events: tuple[str, datetime, JobState]) -
 
 async def marks(database: Database, since: datetime) -> list[TimelineEvent]:
     async with database.begin() as tx:
-        return (await tx.ledger.marks(["j1"], to_us(since)))["j1"]
+        return (await tx.ledger.timeline_events(["j1"], to_us(since)))["j1"]
 
 
 @pytest.mark.parametrize("quiet_days", [1, 100])

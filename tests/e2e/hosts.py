@@ -11,7 +11,7 @@ from headway.client.client import Client
 from headway.contract.agents import NodeState
 from headway.local.stack import LocalStack
 from headway.local.supervisor import Program
-from tests.integration.agent.stub import end_all
+from tests.integration.agent.looking import end_all
 
 SLOTS = 2
 ROOT = Path(__file__).parents[2]

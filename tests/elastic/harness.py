@@ -16,7 +16,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from headway.contract import runtime
 from tests.elastic.ranks import PRELOAD, be_a_rank

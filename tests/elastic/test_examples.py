@@ -43,7 +43,7 @@ def test_digits(job: Callable[..., Job]) -> None:
 
 @pytest.mark.timeout(900)
 def test_gpt_char(job: Callable[..., Job]) -> None:
-    gpt = job(EXAMPLES / "gpt_char.py", "--epochs", 2)
+    gpt = job(EXAMPLES / "gpt_char.py", "--epochs", 2, "--characters", 300_000)
     stopped_once(gpt, (2, 2), in_training)
     assert final(gpt, "loss") < 2.0
     assert [audit.exactly_once for audit in gpt.messages(EpochClosed)] == [True] * 2
@@ -55,6 +55,6 @@ def test_plain_ddp(job: Callable[..., Job]) -> None:
     stopped = re.search(r"saved after step (\d+)", plain.generations[0].output())
     assert stopped is not None
     assert f"training on 2 processes from step {int(stopped[1]) + 1}" in second.output()
-    accuracy = re.search(r"reads ([\d.]+)% of", second.output())
+    accuracy = re.search(r"recognises ([\d.]+)% of", second.output())
     assert accuracy is not None
     assert float(accuracy[1]) > 85

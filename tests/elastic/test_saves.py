@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from headway.storage.stores import Folder, open_storage
 from headway.train.checkpoint.store import Checkpoints, Failed
@@ -25,12 +25,12 @@ from tests.elastic.savers import (
 )
 
 
-def run(target: Callable[..., None], *arguments: Any) -> int:
+def run(target: Callable[..., None], *arguments: Any) -> int | None:
     """The exit code of a process that does this."""
     return together([(target, arguments)])[0]
 
 
-def together(tasks: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[int]:
+def together(tasks: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[int | None]:
     """The exit codes of processes that run at the same time."""
     processes = [_server.Process(target=target, args=arguments) for target, arguments in tasks]
     for process in processes:

@@ -15,7 +15,8 @@ import yaml
 from service.adapters.metrics import FactMetrics, process_registry
 from service.api.http.request_times import RequestTimes
 from worker_agent.host.folders import StateFolder
-from worker_agent.telemetry.metrics import Observed, agent_registry
+from worker_agent.telemetry.facts import StateSources
+from worker_agent.telemetry.metrics import agent_registry
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "monitoring"
@@ -45,7 +46,7 @@ def named(folder: Path) -> set[str]:
     of_service = process_registry()
     FactMetrics(of_service)
     RequestTimes(_no_app, of_service)
-    seen = Observed(slots=list, holding=list, waiting=lambda: 0, state=StateFolder(folder))
+    seen = StateSources(slots=list, holding=list, waiting=lambda: 0, state=StateFolder(folder))
     of_agent, _ = agent_registry(seen)
     families = [one.name for registry in (of_service, of_agent) for one in registry.collect()]
     ours = {name for name in families if name.startswith("headway_")}

@@ -45,21 +45,21 @@ def test_a_missing_pin_and_one_outside_its_bounds_are_problems() -> None:
     needed = [Requirement("httpx>=0.28,<1"), Requirement("redis>=6"), Requirement("rich>=13")]
     assert unsatisfied(needed, {"httpx": "1.0", "rich": "15.0"}) == [
         "httpx: pinned at 1.0, pyproject.toml wants <1,>=0.28",
-        "redis: in pyproject.toml and not in constraints.txt",
+        "redis: in pyproject.toml, but not in constraints.txt",
     ]
 
 
 def test_what_a_dependency_needs_in_turn_must_be_pinned_too() -> None:
     pins = {"pytest": "9.2.0", "pluggy": "1.7.0", "packaging": "26.3", "pygments": "2.21.0"}
     assert unpinned([Requirement("pytest")], pins) == [
-        "iniconfig: needed by pytest and not in constraints.txt"
+        "iniconfig: needed by pytest, but not in constraints.txt"
     ]
 
 
 def test_what_an_extra_of_a_dependency_needs_must_be_pinned_too() -> None:
     pins = dict.fromkeys(("sqlalchemy", "typing-extensions"), "1")
     assert unpinned([Requirement("sqlalchemy[asyncio]")], pins) == [
-        "greenlet: needed by sqlalchemy and not in constraints.txt"
+        "greenlet: needed by sqlalchemy, but not in constraints.txt"
     ]
 
 
@@ -70,4 +70,4 @@ def test_a_requirement_for_another_platform_needs_no_pin() -> None:
 def test_a_package_of_an_extra_that_is_not_installed_needs_its_own_pin_only() -> None:
     extra = [Requirement("nobody-installs-this>=1")]
     assert unpinned(extra, {"nobody-installs-this": "1.0"}) == []
-    assert unpinned(extra, {}) == ["nobody-installs-this: needed by headway and not in constraints.txt"]
+    assert unpinned(extra, {}) == ["nobody-installs-this: needed by headway, but not in constraints.txt"]

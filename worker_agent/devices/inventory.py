@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headway.contract.agents import DEVICE_CPU, DeviceHealth, SlotInfo
 from headway.errors import HeadwayError
 
+T = TypeVar("T")
 _BRANDS = re.compile(r"\b(nvidia|amd|tesla|geforce|quadro|graphics|generation|instinct)\b", re.IGNORECASE)
 _VARIANT = re.compile(r"^(sxm\d*|pcie|hbm\d*e?|nvl|\d+gb?|oam)$", re.IGNORECASE)
 
@@ -93,18 +95,40 @@ def gpu_slots() -> list[SlotInfo]:
     """Return every GPU that NVML lists, with its health; empty without a driver."""
     import pynvml  # noqa: PLC0415  # imported on use: pynvml loads the driver's library
 
+    return read_gpus(pynvml, partial(_gpu, pynvml))
+
+
+def read_gpus(nvml: Any, read: Callable[[int, Any], T]) -> list[T]:
+    """Open NVML, and return the result of `read` for the index and handle of each GPU that answers.
+
+    The list is empty without a driver.
+    """
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
         return []
     try:
         found = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            with contextlib.suppress(pynvml.NVMLError):  # a lost device does not even return its name
-                found.append(_gpu(pynvml, index))
+        for index in range(nvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(nvml.NVMLError):  # a lost device does not even return its name
+                found.append(read(index, nvml.nvmlDeviceGetHandleByIndex(index)))
         return found
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
+
+
+def query(nvml: Any, question: Any, *arguments: Any) -> int | None:
+    """Return the answer to an NVML query, or None if the device does not support it."""
+    try:
+        return int(question(*arguments))
+    except nvml.NVMLError:
+        return None
+
+
+def ecc_errors(nvml: Any, handle: Any) -> int | None:
+    """Return the uncorrected memory errors since the driver was loaded, or None for a board without ECC."""
+    kind, since = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    return query(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
 
 
 def cpu_count() -> int:
@@ -120,25 +144,17 @@ def memory_bytes() -> int:
     return total
 
 
-def _gpu(pynvml: Any, index: int) -> SlotInfo:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    temperature_c = ecc_uncorrected = None
-    with contextlib.suppress(pynvml.NVMLError):
-        temperature_c = int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
-    with contextlib.suppress(pynvml.NVMLError):  # boards without ECC answer that it is not supported
-        ecc_uncorrected = int(
-            pynvml.nvmlDeviceGetTotalEccErrors(
-                handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-            )
-        )
+def _gpu(nvml: Any, index: int, handle: Any) -> SlotInfo:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return SlotInfo(
         index=index,
-        device_kind=kind_name(text(pynvml.nvmlDeviceGetName(handle))),
+        device_kind=kind_name(text(nvml.nvmlDeviceGetName(handle))),
         memory_bytes=int(memory.total),
-        uuid=text(pynvml.nvmlDeviceGetUUID(handle)),
+        uuid=text(nvml.nvmlDeviceGetUUID(handle)),
         health=DeviceHealth(
-            temperature_c=temperature_c, memory_used_bytes=int(memory.used), ecc_uncorrected=ecc_uncorrected
+            temperature_c=query(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            memory_used_bytes=int(memory.used),
+            ecc_uncorrected=ecc_errors(nvml, handle),
         ),
     )
 

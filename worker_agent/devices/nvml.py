@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from worker_agent.devices.inventory import text
+from worker_agent.devices.inventory import ecc_errors, query, read_gpus, text
 from worker_agent.devices.watch import Reading, XidEvent
 
 
@@ -26,18 +26,9 @@ class NvmlDevices:
 
     def readings(self) -> Sequence[Reading]:
         """Return a reading of every device that answers."""
-        nvml = self._nvml
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError:
-            return []
-        found = []
-        with contextlib.suppress(nvml.NVMLError):
-            for index in range(nvml.nvmlDeviceGetCount()):
-                with contextlib.suppress(nvml.NVMLError):  # a lost device does not even return its name
-                    found.append(self._reading(nvml.nvmlDeviceGetHandleByIndex(index)))
-        nvml.nvmlShutdown()
-        return found
+        with contextlib.suppress(self._nvml.NVMLError):
+            return read_gpus(self._nvml, self._reading)
+        return []
 
     def xids(self, timeout_s: float) -> Sequence[XidEvent] | None:
         """Wait for the next Xid and return it, or an empty list after `timeout_s`.
@@ -83,28 +74,16 @@ class NvmlDevices:
             raise
         self._events = events
 
-    def _reading(self, handle: Any) -> Reading:
+    def _reading(self, _: int, handle: Any) -> Reading:
         nvml = self._nvml
+        slowdown = nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
         return Reading(
             uuid=text(nvml.nvmlDeviceGetUUID(handle)),
-            temperature_c=self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
-            slowdown_c=self._ask(
-                nvml.nvmlDeviceGetTemperatureThreshold, handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-            ),
-            ecc_uncorrected=self._ask(
-                nvml.nvmlDeviceGetTotalEccErrors,
-                handle,
-                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                nvml.NVML_VOLATILE_ECC,
-            ),
+            temperature_c=query(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            slowdown_c=query(nvml, nvml.nvmlDeviceGetTemperatureThreshold, handle, slowdown),
+            ecc_uncorrected=ecc_errors(nvml, handle),
             out_of_spare_rows=self._out_of_spare_rows(handle),
         )
-
-    def _ask(self, question: Any, *arguments: Any) -> int | None:
-        try:
-            return int(question(*arguments))
-        except self._nvml.NVMLError:
-            return None
 
     def _out_of_spare_rows(self, handle: Any) -> bool:
         """Return True if a faulty memory row could not be remapped.

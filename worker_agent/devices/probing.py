@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -27,7 +28,7 @@ _log = structlog.get_logger()
 LIMIT_S = 120
 """Time limit of a probe in seconds. A probe takes a few seconds; a longer one hangs."""
 SLOWER = 1.5
-"""Factor over the time of a device's first probe from which the device counts as faulty."""
+"""Ratio to the time of the device's first probe above which the device counts as faulty."""
 PROBE = (sys.executable, "-m", "worker_agent.launcher.probe")
 _LOOK_S = 0.2
 
@@ -54,8 +55,8 @@ def judge(output: str, errors: str, code: int | None, first_s: float | None, lim
     if code is None:
         return ProbeOutcome(healthy=False, message=f"the probe did not end within {limit_s:.0f} s")
     try:
-        said = json.loads(output)
-        product_s, wrong, of = float(said["product_s"]), int(said["wrong"]), int(said["of"])
+        result = json.loads(output)
+        product_s, wrong, of = float(result["product_s"]), int(result["wrong"]), int(result["of"])
     except (ValueError, KeyError, TypeError):
         last = (errors.strip().splitlines() or [f"it exited with code {code} and no output"])[-1]
         return ProbeOutcome(healthy=False, message=f"the probe failed: {last[:500]}")
@@ -69,14 +70,14 @@ def judge(output: str, errors: str, code: int | None, first_s: float | None, lim
 
 
 class Prober:
-    """Body of the probe thread. The file `memory` stores the time of each device's first successful probe."""
+    """Body of the probe thread. The JSON file `first_times` stores the time of each device's first successful probe."""
 
     def __init__(
         self,
         *,
         slots: Sequence[SlotInfo],
         outbox: Outbox,
-        memory: Path,
+        first_times: Path,
         environment: Mapping[str, str],
         stopping: threading.Event,
         command: Sequence[str] = PROBE,
@@ -84,43 +85,39 @@ class Prober:
     ) -> None:
         self._slots = {slot.index: slot for slot in slots}
         self._outbox = outbox
-        self._memory = memory
+        self._first_times = first_times
         self._environment = environment
         self._stopping = stopping
         self._command = command
         self._limit_s = limit_s
-        self._asked: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._known: set[int] = set()
+        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._requested: set[int] = set()
 
-    def ask(self, slots: Sequence[int]) -> None:
+    def request(self, slots: Sequence[int]) -> None:
         """Queue probes of these slots. The service repeats its request in every answer until it has the results."""
-        for slot in set(slots) - self._known:
+        for slot in set(slots) - self._requested:
             if slot in self._slots:
-                self._asked.put(slot)
-        self._known = set(slots)
+                self._queue.put(slot)
+        self._requested = set(slots)
 
     def run(self) -> None:
         """Run the requested probes until the agent stops."""
         while not self._stopping.is_set():
             with contextlib.suppress(queue.Empty):
-                self._try(self._slots[self._asked.get(timeout=_LOOK_S)])
+                self._probe(self._slots[self._queue.get(timeout=_LOOK_S)])
 
-    def _try(self, slot: SlotInfo) -> None:
+    def _probe(self, slot: SlotInfo) -> None:
         key = slot.uuid or slot.device_kind
-        first: dict[str, float] = read_json(self._memory) or {}
+        first: dict[str, float] = read_json(self._first_times) or {}
         ended = self._run_probe(slot)
         if ended is None:
             return
-        tried = judge(*ended, first.get(key), self._limit_s)
-        if tried.healthy and tried.product_s is not None and key not in first:
-            write_json(self._memory, {**first, key: tried.product_s})
-        _log.info("probed", slot=slot.index, healthy=tried.healthy, message=tried.message)
-        self._outbox.add(
-            lambda sequence, at: DeviceProbed(
-                sequence=sequence, at=at, slot=slot.index, healthy=tried.healthy, message=tried.message
-            ),
-            urgent=True,
-        )
+        outcome = judge(*ended, first.get(key), self._limit_s)
+        if outcome.healthy and outcome.product_s is not None and key not in first:
+            write_json(self._first_times, {**first, key: outcome.product_s})
+        _log.info("probed", slot=slot.index, healthy=outcome.healthy, message=outcome.message)
+        draft = partial(DeviceProbed, slot=slot.index, healthy=outcome.healthy, message=outcome.message)
+        self._outbox.add(draft, urgent=True)
 
     def _run_probe(self, slot: SlotInfo) -> tuple[str, str, int | None] | None:
         """Return output, errors and exit code of a probe process, or None if the agent stops meanwhile."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
 
 from headway.contract.agents import SlotInfo
 from headway.contract.health import DeviceFault, FaultCause
-from worker_agent.link.outbox import Draft, Outbox
+from worker_agent.link.outbox import Outbox
 
 _log = structlog.get_logger()
 
@@ -201,19 +201,4 @@ class DeviceWatcher:
     def _report(self, findings: Sequence[DeviceFinding]) -> None:
         for one in findings:
             _log.warning("device", slot=one.slot, cause=one.cause, code=one.code, message=one.message)
-            self._outbox.add(_draft(one), urgent=True)
-
-
-def _draft(one: DeviceFinding) -> Draft:
-    def fault(sequence: int, at: datetime) -> DeviceFault:
-        return DeviceFault(
-            sequence=sequence,
-            at=at,
-            slot=one.slot,
-            cause=one.cause,
-            code=one.code,
-            lasting=one.lasting,
-            message=one.message,
-        )
-
-    return fault
+            self._outbox.add(partial(DeviceFault, **asdict(one)), urgent=True)

@@ -3,11 +3,12 @@
 The launcher uses this module too, so it imports nothing but the standard library and one constant.
 
     <state>/agent.json            identity of this agent and its block of ports
-    <state>/credentials.json      the node's own token
+    <state>/credentials.json      the node's own token, readable by the agent alone
     <state>/agent.lock            lock held by the agent; launcher.lock is held by the launcher
+    <state>/launcher.log          log of the launcher
     <state>/outbox.jsonl          report entries that the service has not confirmed
     <state>/slots.json            slot number of each device
-    <state>/probes.json           time of each device's first probe
+    <state>/probes.json           seconds that each device's first successful probe took
     <state>/bundles/              downloaded bundles by digest
     <state>/scratch               link to the folder with the temporary files of jobs
     <state>/runs/<job>/fence.json newest generations seen; older ones are refused
@@ -15,17 +16,26 @@ The launcher uses this module too, so it imports nothing but the standard librar
     <state>/runs/<job>/work/      unpacked bundle: the working folder of the job's ranks on this node
     <state>/runs/<job>/home/      HOME of the job's ranks
     <state>/runs/<job>/output/    HEADWAY_OUTPUT_DIR of the job's ranks, unless the job file puts it into work/
-    <state>/runs/<job>/output.json  index of the output files in storage; output.unsaved exists while the last save is missing
-    <state>/runs/<job>/bundle.json  the files that came with the bundle
+    <state>/runs/<job>/output.json    index of the output files in storage
+    <state>/runs/<job>/output.unsaved exists while the last save of the output folder is missing
+    <state>/runs/<job>/bundle.json    list of the files that came with the bundle
     <state>/runs/<job>/<generation>/
-        command.json  notes.json  ended  shipped                 written by the agent
-        launch.json                                              the agent's order to the launcher
-        rank-N.env                                               environment of a rank, read by that process alone
-        started  rank-N.pid  rank-N.exit  gone                   written by the launcher
-        rank-N.gone                                              written by the launcher, in a live run
-        control/order.json                                       written by the agent for the ranks
-        rank-N.log  control/rank-N.jsonl                         written by the ranks
-        rank-N.shipped                                           bytes of the log that the service has
+        command.json     the `run` command as it arrived
+        notes.json       the agent's record of its actions on the run
+        launch.json      the agent's order to the launcher
+        rank-N.env       environment of a rank; the launcher never reads it, because ranks inherit its memory
+        started          exists once the launcher accepted the order; says how the ranks were started
+        rank-N.pid       process id and start time of a rank, written by the launcher
+        rank-N.exit      exit code or signal of a rank, written by the launcher
+        rank-N.gone      in a live run: exists once no process of the rank is left
+        gone             exists once no process of the run is left
+        ended            exists once the agent queued `released`; nothing more happens in the run
+        rank-N.log       output of a rank, both streams
+        rank-N.shipped   bytes of that log that the service has
+        shipped          exists once the service has all logs of the run
+        control/         the ranks find it in HEADWAY_CONTROL
+            order.json   order of members that the ranks of this run follow, written by the agent
+            rank-N.jsonl messages of a rank to the agent
 
 `write_json` replaces a file by a rename, so a crash never leaves a half-written file.
 """
@@ -85,11 +95,32 @@ def read_json(path: Path) -> Any | None:
     return json.loads(text)
 
 
+class _Entry:
+    """Path below a folder of this module, as an attribute of the folder's class."""
+
+    def __init__(self, name: str | Path) -> None:
+        self._name = name
+
+    def __get__(self, folder: Any, _: type[Any]) -> Path:
+        path: Path = folder.path / self._name
+        return path
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Folder of one generation of a job on this node."""
 
     path: Path
+
+    command = _Entry("command.json")
+    launch = _Entry("launch.json")
+    notes = _Entry("notes.json")
+    started = _Entry("started")
+    gone = _Entry("gone")
+    ended = _Entry("ended")
+    shipped = _Entry("shipped")
+    control = _Entry("control")
+    order = _Entry(Path("control", ORDER_FILE))
 
     @property
     def name(self) -> str:
@@ -97,64 +128,31 @@ class RunFolder:
         return f"{self.path.parent.name}/{self.path.name}"
 
     @property
-    def command(self) -> Path:
-        """File with the `run` command as it arrived."""
-        return self.path / "command.json"
+    def job_id(self) -> str:
+        """Id of the job to which this run belongs."""
+        return self.path.parent.name
 
     @property
-    def launch(self) -> Path:
-        """File with the agent's order to the launcher."""
-        return self.path / "launch.json"
+    def generation(self) -> int:
+        """Generation of the job in this run."""
+        return int(self.path.name)
 
     @property
-    def notes(self) -> Path:
-        """File with the agent's record of its actions on this run."""
-        return self.path / "notes.json"
-
-    @property
-    def started(self) -> Path:
-        """File that exists once the launcher accepted the order; it says how the ranks were started."""
-        return self.path / "started"
-
-    @property
-    def gone(self) -> Path:
-        """File that exists once no process of the run is left."""
-        return self.path / "gone"
-
-    @property
-    def ended(self) -> Path:
-        """File that exists once the agent queued `released`; nothing more happens in the run."""
-        return self.path / "ended"
-
-    @property
-    def shipped(self) -> Path:
-        """File that exists once the service has all logs of the run."""
-        return self.path / "shipped"
-
-    @property
-    def control(self) -> Path:
-        """Folder that the ranks find in `HEADWAY_CONTROL`."""
-        return self.path / "control"
-
-    @property
-    def order(self) -> Path:
-        """File with the order of members that the ranks of this run follow."""
-        return self.control / ORDER_FILE
+    def job(self) -> JobFolder:
+        """Folder of the job on this node."""
+        return JobFolder(self.path.parent)
 
     @property
     def work(self) -> Path:
         """Working folder of the ranks, shared by all generations of the job on this node."""
-        return self.path.parent / "work"
+        return self.job.work
 
     def pid(self, rank: int) -> Path:
         """Return the file with the process id and start time of a rank."""
         return self.path / f"rank-{rank}.pid"
 
     def env(self, rank: int) -> Path:
-        """Return the file with the environment of a rank.
-
-        The launcher never reads it, because every rank inherits the launcher's memory.
-        """
+        """Return the file with the environment of a rank."""
         return self.path / f"rank-{rank}.env"
 
     def exit(self, rank: int) -> Path:
@@ -180,45 +178,14 @@ class JobFolder:
 
     path: Path
 
-    @property
-    def fence(self) -> Path:
-        """File with the newest generations seen of the job."""
-        return self.path / "fence.json"
-
-    @property
-    def order(self) -> Path:
-        """File with the newest order of members."""
-        return self.path / ORDER_FILE
-
-    @property
-    def work(self) -> Path:
-        """Working folder of the ranks."""
-        return self.path / "work"
-
-    @property
-    def home(self) -> Path:
-        """Folder that the ranks find in `HOME`."""
-        return self.path / "home"
-
-    @property
-    def output(self) -> Path:
-        """Output folder, unless the job file puts it into the working folder."""
-        return self.path / "output"
-
-    @property
-    def output_index(self) -> Path:
-        """File with the index of the output files in storage."""
-        return self.path / "output.json"
-
-    @property
-    def output_unsaved(self) -> Path:
-        """File that exists while the output folder holds files that could not be saved after their ranks ended."""
-        return self.path / "output.unsaved"
-
-    @property
-    def bundle(self) -> Path:
-        """File with the list of files that came with the bundle."""
-        return self.path / "bundle.json"
+    fence = _Entry("fence.json")
+    order = _Entry(ORDER_FILE)
+    work = _Entry("work")
+    home = _Entry("home")
+    output = _Entry("output")
+    output_index = _Entry("output.json")
+    output_unsaved = _Entry("output.unsaved")
+    bundle = _Entry("bundle.json")
 
     def run(self, generation: int) -> RunFolder:
         """Return the folder of one generation."""
@@ -236,60 +203,17 @@ class StateFolder:
 
     path: Path
 
-    @property
-    def identity(self) -> Path:
-        """File with the instance id and ports of this agent."""
-        return self.path / "agent.json"
-
-    @property
-    def credentials(self) -> Path:
-        """File with the node's own token."""
-        return self.path / "credentials.json"
-
-    @property
-    def agent_lock(self) -> Path:
-        """Lock that the agent holds while it lives."""
-        return self.path / "agent.lock"
-
-    @property
-    def launcher_lock(self) -> Path:
-        """Lock that the launcher holds while it lives."""
-        return self.path / "launcher.lock"
-
-    @property
-    def launcher_log(self) -> Path:
-        """Log file of the launcher."""
-        return self.path / "launcher.log"
-
-    @property
-    def outbox(self) -> Path:
-        """File with the report entries that wait for delivery."""
-        return self.path / "outbox.jsonl"
-
-    @property
-    def slots(self) -> Path:
-        """File with the slot number of each device."""
-        return self.path / "slots.json"
-
-    @property
-    def probes(self) -> Path:
-        """File with the time of each device's first probe."""
-        return self.path / "probes.json"
-
-    @property
-    def bundles(self) -> Path:
-        """Folder of the downloaded bundles, by digest."""
-        return self.path / "bundles"
-
-    @property
-    def scratch(self) -> Path:
-        """Link to the folder that holds the temporary files of all jobs."""
-        return self.path / "scratch"
-
-    @property
-    def runs(self) -> Path:
-        """Folder that holds one folder per job."""
-        return self.path / "runs"
+    identity = _Entry("agent.json")
+    credentials = _Entry("credentials.json")
+    agent_lock = _Entry("agent.lock")
+    launcher_lock = _Entry("launcher.lock")
+    launcher_log = _Entry("launcher.log")
+    outbox = _Entry("outbox.jsonl")
+    slots = _Entry("slots.json")
+    probes = _Entry("probes.json")
+    bundles = _Entry("bundles")
+    scratch = _Entry("scratch")
+    runs = _Entry("runs")
 
     def make(self) -> None:
         """Create the folders with access for this user only, because they hold environments of jobs."""
@@ -320,9 +244,7 @@ class StateFolder:
 class LoggedRun:
     """Run whose logs are to be shipped."""
 
-    job_id: str
-    generation: int
-    ranks: tuple[int, ...]
     folder: RunFolder
+    ranks: tuple[int, ...]
     has_secrets: bool = False
     """True if the run has secrets. Its logs are shipped only once the agent knows them, so that it can hide them."""

@@ -32,7 +32,7 @@ def interpreter_folders(private: Sequence[Path], imports: Sequence[str] | None =
     """
     closed = [one.resolve() for one in private]
     found: list[Path] = []
-    for folder in _needed():
+    for folder in _required_folders():
         if any(one.is_relative_to(folder) for one in closed):
             found += beside(folder, closed)
         elif not _touches(folder, closed):
@@ -54,13 +54,13 @@ def code_folders(env: Mapping[str, str], private: Sequence[Path]) -> list[Path]:
 
 def misplaced(private: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
     """Yield the interpreter's folders that no job can read, each with the private folder that contains it."""
-    for folder in _needed():
+    for folder in _required_folders():
         for one in private:
             if folder.is_relative_to(one.resolve()):
                 yield folder, one
 
 
-def _needed() -> list[Path]:
+def _required_folders() -> list[Path]:
     """Return the folders without which no rank starts."""
     top = [_PACKAGES / "headway", _PACKAGES / "worker_agent"] if Path("/") == _PACKAGES else [_PACKAGES]
     return [Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), *top]

@@ -29,14 +29,14 @@ def run_confined(
     if child == 0:
         _become(confinement, argv, writer)
     os.close(writer)
-    said, in_time = _read(reader, time.monotonic() + limit_s)
+    output, in_time = _read(reader, time.monotonic() + limit_s)
     os.close(reader)
     if not in_time:
         os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if not in_time:
         return None, f"it did not finish within {limit_s:.0f} s"
-    text = said.decode(errors="replace").strip()
+    text = output.decode(errors="replace").strip()
     if code == 0:
         return code, text
     return code, (text.splitlines() or [f"it exited with code {code} and no output"])[-1][:_LAST_CHARACTERS]
@@ -59,13 +59,13 @@ def _become(confinement: Confinement, argv: Sequence[str], writer: int) -> None:
 
 def _read(reader: int, until_s: float) -> tuple[bytes, bool]:
     """Return the output up to its end, and True if the end came within the time and size limits."""
-    said = b""
-    while len(said) < _MOST_BYTES:
+    output = b""
+    while len(output) < _MOST_BYTES:
         ready, _, _ = select.select([reader], [], [], max(0.0, until_s - time.monotonic()))
         if not ready:
-            return said, False
+            return output, False
         piece = os.read(reader, 1 << 16)
         if not piece:
-            return said, True
-        said += piece
-    return said, False
+            return output, True
+        output += piece
+    return output, False

@@ -72,7 +72,7 @@ def find(state: Path, root: Path = Path("/")) -> ControlGroups | None:
     except OSError:
         return None
     there = _words(base / "cgroup.controllers") & set(_CONTROLLERS)
-    return ControlGroups(folder, _enabled(base, folder, there))
+    return ControlGroups(folder, _enable_controllers(base, folder, there))
 
 
 def of_rank(group: str | Path | None, rank: int) -> Path | None:
@@ -140,7 +140,7 @@ def _own_group(root: Path) -> Path | None:
     return None
 
 
-def _enabled(base: Path, folder: Path, wanted: set[str]) -> frozenset[str]:
+def _enable_controllers(base: Path, folder: Path, wanted: set[str]) -> frozenset[str]:
     """Enable the wanted controllers for groups in `folder`, and return those that are enabled."""
     for group in (base, folder):
         missing = wanted - _words(group / "cgroup.subtree_control")

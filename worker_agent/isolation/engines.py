@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headway.contract.agents import RunCommand
-from worker_agent.host.folders import JobFolder, RunFolder
+from worker_agent.host.folders import RunFolder
 from worker_agent.isolation.modes import MAX_PROCESSES, Isolation, checkpoint_folder, device_groups
 from worker_agent.isolation.scratch import scratch_of
 from worker_agent.launcher.containers import Container, Engine, client_env
@@ -22,15 +22,15 @@ _ASK: dict[Engine, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Container engine and its client program; without an engine, `problem` gives the reason."""
+class DetectedEngine:
+    """The container engine of this host and its client program. Without an engine, `problem` gives the reason."""
 
     engine: Engine | None = None
     program: str = ""
     problem: str = ""
 
 
-def find(env: Mapping[str, str]) -> Found:
+def find(env: Mapping[str, str]) -> DetectedEngine:
     """Return the first engine that answers. A client without a running engine is not enough."""
     silent = []
     for engine, arguments in _ASK.items():
@@ -49,21 +49,21 @@ def find(env: Mapping[str, str]) -> Found:
             silent.append(engine)
             continue
         if asked.returncode == 0:
-            return Found(engine, program)
+            return DetectedEngine(engine, program)
         silent.append(engine)
     if silent:
-        return Found(problem=f"{' and '.join(silent)} is installed, but its engine does not answer")
-    return Found(problem="neither docker nor podman is installed")
+        return DetectedEngine(problem=f"{' and '.join(silent)} is installed, but its engine does not answer")
+    return DetectedEngine(problem="neither docker nor podman is installed")
 
 
 def container_of(
-    command: RunCommand, folder: RunFolder, found: Found, isolation: Isolation
+    command: RunCommand, folder: RunFolder, found: DetectedEngine, isolation: Isolation
 ) -> Container | None:
     """Return the containers of a run's ranks, or None if the run has no image or the host has no engine."""
     if command.image is None or found.engine is None:
         return None
     user = isolation.user_of(command.job_id)
-    job = JobFolder(folder.path.parent)
+    job = folder.job
     shared = [folder.work, job.home, job.output, scratch_of(job, isolation.scratch), folder.control]
     checkpoints = checkpoint_folder(command)
     shared += [checkpoints] if checkpoints is not None and checkpoints.is_dir() else []

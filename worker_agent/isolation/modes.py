@@ -24,7 +24,7 @@ from headway.contract.agents import RunCommand
 from headway.contract.runtime import message_file, stacks_file
 from headway.contract.values.places import folder_of
 from headway.errors import HeadwayError
-from worker_agent.host.folders import JobFolder, RunFolder, StateFolder
+from worker_agent.host.folders import RunFolder, StateFolder
 from worker_agent.isolation.code_folders import code_folders, interpreter_folders, misplaced
 from worker_agent.isolation.confined import run_confined
 from worker_agent.isolation.control_groups import ControlGroups
@@ -95,7 +95,7 @@ class Isolation:
             OSError: a folder or control group cannot be created.
         """
         user = self.user_of(command.job_id)
-        job = JobFolder(folder.path.parent)
+        job = folder.job
         if user is not None:  # ranks may pass through these folders, but not read them
             for one in (self.state.path, self.state.runs, job.path, folder.path):
                 one.chmod(0o711)
@@ -145,14 +145,14 @@ class Isolation:
 
     def environment(self, folder: RunFolder) -> dict[str, str]:
         """Return the variables for a rank's home folder and temporary folder, which belong to the job."""
-        job = JobFolder(folder.path.parent)
+        job = folder.job
         scratch = scratch_of(job, self.scratch)
         return {"HOME": str(job.home), "TMPDIR": str(scratch), "USER": "job", "LOGNAME": "job"}
 
     def confinement(self, command: RunCommand, folder: RunFolder) -> Confinement:
         """Return the confinement that the launcher applies to each rank of the run."""
         user = self.user_of(command.job_id)
-        job = JobFolder(folder.path.parent)
+        job = folder.job
         own = [folder.work, job.home, job.output, scratch_of(job, self.scratch)]
         own += [one for one in (checkpoint_folder(command),) if one is not None]
         closed = self.kind == "landlock"
@@ -203,7 +203,7 @@ def choose(
     for kind in KINDS if wanted is None else (wanted,):
         problem = _problem(kind, state, base_env, user_ids)
         if not problem:
-            lacks += _left_open(kind, groups)
+            lacks += _limitations(kind, groups)
             scratch = open_scratch(state)
             return Isolation(kind, state, base_env, user_ids, scratch, groups, tuple(private), tuple(lacks))
         if wanted is not None:
@@ -272,21 +272,21 @@ def _problem(kind: Kind, state: StateFolder, env: Mapping[str, str], user_ids: U
         return "the kernel has no Landlock (Linux 5.13), or it is turned off"
     if kind == "users":
         reach = _texts([*code_folders(env, [state.path]), state.path])
-        return _try_out(Confinement(uid=user_ids.first, reach=reach))
+        return _trial_error(Confinement(uid=user_ids.first, reach=reach))
     code = [*interpreter_folders([state.path]), *(folder for folder, _ in misplaced([state.path]))]
-    return _try_out(Confinement(private=_texts([state.path]), code=_texts(code)))
+    return _trial_error(Confinement(private=_texts([state.path]), code=_texts(code)))
 
 
-def _try_out(confinement: Confinement) -> str:
+def _trial_error(confinement: Confinement) -> str:
     """Start an interpreter in a confined process, and return the error; empty on success.
 
     Call it before any thread starts.
     """
-    code, said = run_confined(confinement, [sys.executable, "-c", _TRIAL])
-    return "" if code == 0 else said
+    code, output = run_confined(confinement, [sys.executable, "-c", _TRIAL])
+    return "" if code == 0 else output
 
 
-def _left_open(kind: Kind, groups: ControlGroups | None) -> list[str]:
+def _limitations(kind: Kind, groups: ControlGroups | None) -> list[str]:
     """Return what jobs can do on this host although isolation should prevent it, as sentences."""
     found = []
     if kind == "landlock":

@@ -1,8 +1,7 @@
 """Folder with the temporary files of all jobs of an agent: `/tmp/headway-…`, with a subfolder for each job.
 
 It is kept while the agent restarts, because ranks continue meanwhile. An agent that ends together with its
-jobs removes it. If an agent is never started again, the next agent on the host that finds the folder removes
-it.
+jobs removes it. If an agent is never started again, another agent on the host removes its folder.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def open_scratch(state: StateFolder, root: Path | None = None) -> Path:
     `root` defaults to the host's folder for temporary files. The folder survives restarts as long as the host
     keeps it.
     """
-    folder = _linked(state)
+    folder = _link_target(state)
     if folder is None:
         state.scratch.unlink(missing_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=_NAME, dir=root))
@@ -40,7 +39,7 @@ def open_scratch(state: StateFolder, root: Path | None = None) -> Path:
 
 def close_scratch(state: StateFolder) -> None:
     """Remove the folder, once no job has files in it."""
-    folder = _linked(state)
+    folder = _link_target(state)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
         state.scratch.unlink()
@@ -72,13 +71,13 @@ def remove_abandoned(now_s: float, root: Path | None = None) -> list[Path]:
             if not owner or owner["mounts"] != _mounts():
                 continue
             newest_s = max(one.lstat().st_mtime for one in (folder, *folder.iterdir()))
-            if _linked(StateFolder(Path(owner["state"]))) != folder and now_s - newest_s > ABANDONED_S:
+            if _link_target(StateFolder(Path(owner["state"]))) != folder and now_s - newest_s > ABANDONED_S:
                 shutil.rmtree(folder, ignore_errors=True)
                 removed.append(folder)
     return removed
 
 
-def _linked(state: StateFolder) -> Path | None:
+def _link_target(state: StateFolder) -> Path | None:
     if not state.scratch.is_symlink():
         return None
     folder = state.scratch.readlink()

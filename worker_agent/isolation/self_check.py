@@ -20,7 +20,7 @@ import structlog
 from headway.contract.agents import RankSlot, RunCommand, SlotInfo
 from headway.contract.runtime import message_file
 from headway.contract.values.listing import some_of
-from worker_agent.host.folders import JobFolder, RunFolder, write_text
+from worker_agent.host.folders import RunFolder, write_text
 from worker_agent.isolation import control_groups
 from worker_agent.isolation.code_folders import misplaced
 from worker_agent.isolation.confined import run_confined
@@ -42,7 +42,7 @@ _MOST_CHARACTERS = 1000
 """Maximum length of the reason that the service accepts (`SlotInfo.withheld`)."""
 
 
-def checked(isolation: Isolation) -> Isolation:
+def run_self_check(isolation: Isolation) -> Isolation:
     """Return the isolation, with the reason in `broken` if it fails the test: then no job may be started.
 
     Without isolation (`none`) there is nothing to test. The function forks, so call it before any thread
@@ -64,7 +64,7 @@ def checked(isolation: Isolation) -> Isolation:
     return replace(isolation, broken=broken)
 
 
-def withheld(slots: list[SlotInfo], isolation: Isolation) -> list[SlotInfo]:
+def mark_withheld(slots: list[SlotInfo], isolation: Isolation) -> list[SlotInfo]:
     """Return the slots as the service is to see them, with the reason why no job may use them, if any."""
     return [slot.model_copy(update={"withheld": isolation.broken}) for slot in slots]
 
@@ -75,28 +75,28 @@ def _problem(isolation: Isolation) -> str:
         return (
             f"the Python of ranks ({folder}) lies in {private}, which is closed to them. Install it elsewhere"
         )
-    neighbour = _made_up(isolation, _NEIGHBOUR)
-    intruder_folder = _made_up(isolation, _INTRUDER)
+    neighbour = _make_test_job(isolation, _NEIGHBOUR)
+    intruder_folder = _make_test_job(isolation, _INTRUDER)
     targets = {
-        "read": [*(str(one) for one in _files(isolation, neighbour)), *_of_this_process()],
-        "list": [str(one) for one in _folders(isolation, neighbour)],
-        "write": [str(one) for one in _unwritten(isolation, neighbour)],
+        "read": [*(str(one) for one in _read_targets(isolation, neighbour)), *_own_process_files()],
+        "list": [str(one) for one in _list_targets(isolation, neighbour)],
+        "write": [str(one) for one in _write_targets(isolation, neighbour)],
         "own": str(intruder_folder.work),
     }
-    code, said = run_confined(
+    code, output = run_confined(
         isolation.confinement(_command(_INTRUDER), intruder_folder),
         [sys.executable, "-P", intruder.__file__, json.dumps(targets)],
     )
     if code != 0:
-        return f"a program does not start there: {said}"
-    found = json.loads(said.splitlines()[-1])
+        return f"a program does not start there: {output}"
+    found = json.loads(output.splitlines()[-1])
     if not found["own"]:
         return f"a job cannot write to its own folder, {intruder_folder.work}"
     reached = list(found["reached"])
     return f"a job could {some_of(reached, _MOST_SHOWN)}" if reached else ""
 
 
-def _made_up(isolation: Isolation, job_id: str) -> RunFolder:
+def _make_test_job(isolation: Isolation, job_id: str) -> RunFolder:
     """Create a job with the folders of a running job, and a file in each of its places."""
     command = _command(job_id)
     folder = isolation.state.job(job_id).run(command.generation)
@@ -143,11 +143,11 @@ def _command(job_id: str) -> RunCommand:
 
 
 def _places(isolation: Isolation, folder: RunFolder) -> list[Path]:
-    job = JobFolder(folder.path.parent)
+    job = folder.job
     return [folder.work, job.home, job.output, scratch_of(job, isolation.scratch)]
 
 
-def _files(isolation: Isolation, neighbour: RunFolder) -> Iterator[Path]:
+def _read_targets(isolation: Isolation, neighbour: RunFolder) -> Iterator[Path]:
     state = isolation.state
     yield from (one for one in (state.credentials, state.identity, state.outbox, state.slots) if one.exists())
     write_text(state.path / _CANARY, "node_token")
@@ -160,7 +160,7 @@ def _files(isolation: Isolation, neighbour: RunFolder) -> Iterator[Path]:
     yield from (path / "secret" for path in _places(isolation, neighbour))
 
 
-def _folders(isolation: Isolation, neighbour: RunFolder) -> Iterator[Path]:
+def _list_targets(isolation: Isolation, neighbour: RunFolder) -> Iterator[Path]:
     state = isolation.state
     yield from (
         state.path,
@@ -175,14 +175,14 @@ def _folders(isolation: Isolation, neighbour: RunFolder) -> Iterator[Path]:
         yield from (folder for folder in isolation.private if folder.is_dir())
 
 
-def _unwritten(isolation: Isolation, neighbour: RunFolder) -> Iterator[Path]:
+def _write_targets(isolation: Isolation, neighbour: RunFolder) -> Iterator[Path]:
     state = isolation.state
     for folder in (state.path, state.bundles, neighbour.path, neighbour.control, neighbour.work):
         yield folder / "probe"
     yield neighbour.control / message_file(0)
 
 
-def _of_this_process() -> list[str]:
+def _own_process_files() -> list[str]:
     return [f"/proc/{os.getpid()}/{name}" for name in ("environ", "mem", "cwd/.", "maps")]
 
 

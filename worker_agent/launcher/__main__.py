@@ -178,7 +178,7 @@ def _peer(client: socket.socket) -> int:
     return pid
 
 
-def _only_one(path: Path) -> int:
+def _acquire_lock(path: Path) -> int:
     """Acquire the lock of the launcher, and wait a few seconds for an earlier launcher to exit."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _LOCK_WAIT_S
@@ -217,7 +217,7 @@ def main() -> None:
     """Serve until no run and no agent is left."""
     _log_to_stderr()
     state = StateFolder(Path(sys.argv[1]).resolve())
-    lock = _only_one(state.launcher_lock)
+    lock = _acquire_lock(state.launcher_lock)
     adopt_orphans()
     set_dumpable(yes=False)
     server = Server(state, _listen(state.path), lock)

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -111,12 +111,12 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _execute(argv: list[str], target: PythonTarget | None, env: Mapping[str, str]) -> NoReturn:
+def _execute(argv: Sequence[str], target: PythonTarget | None, env: Mapping[str, str]) -> NoReturn:
     if target is not None:
         module = ["-m"] if target.is_module else []
         argv = [argv[0], program.__file__, *module, target.name, *target.arguments]
     try:
-        os.execvpe(argv[0], argv, dict(env))  # noqa: S606  # a shell is part of `argv` where one is needed
+        os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606  # a shell is part of `argv` where one is needed
     except OSError as error:
         sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
         program.flush_and_exit(126)

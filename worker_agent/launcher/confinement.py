@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +40,14 @@ class Confinement:
     max_processes: int | None = None
     """Maximum processes and threads of the user. It requires a `uid`, because the kernel counts by user."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for the launcher's order."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Confinement:
-        """Return the confinement from the values of `to_json`. Unknown fields of a newer agent are ignored.
+def known_fields(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parsed JSON fields that this version of a dataclass has, with tuples in place of lists.
 
-        Raises:
-            TypeError: a value has the wrong type.
-        """
-        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        values: dict[str, Any] = {
-            name: tuple(one) if isinstance(one, list) else one for name, one in known.items()
-        }
-        return cls(**values)
+    A newer version of the sender may add fields.
+    """
+    known = {name: fields[name] for name in kind.__dataclass_fields__ if name in fields}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
 
 
 def enter(confinement: Confinement) -> None:

@@ -1,8 +1,8 @@
 """Ranks in containers: each rank is one container, and the launcher's child process is the engine's client.
 
 The client forwards SIGTERM, exits with the container's exit code and prints its output. So the launcher
-stops, reaps and logs a containerised rank like any other. Only SIGKILL to the client does not kill the
-container; `remove` does.
+stops, reaps and logs a containerised rank like any other. SIGKILL is the exception: it kills the client but
+not the container, which `remove` kills.
 
 The client runs with the agent's rights, so it must not see anything of the job. The job's variables enter the
 container through a memory file of this process, and never through the client's own environment or command
@@ -15,9 +15,9 @@ import os
 import pwd
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 Engine = Literal["docker", "podman"]
 _HOSTS_OWN = frozenset(
@@ -46,20 +46,6 @@ class Container:
     cpus: float | None = None
     """Processors of each rank. `memory_bytes` is also a limit per rank."""
     max_processes: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for the launcher's order."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Container:
-        """Return the container from the values of `to_json`. Unknown fields of a newer agent are ignored.
-
-        Raises:
-            TypeError: a field is missing.
-        """
-        values: dict[str, Any] = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        return cls(**{**values, **{name: tuple(values.get(name, ())) for name in ("groups", "folders")}})
 
     def name_of(self, rank: int) -> str:
         """Return the name of a rank's container."""
@@ -123,7 +109,7 @@ def client_env() -> dict[str, str]:
 
 
 def become(container: Container, rank: int, argv: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> None:
-    """Replace this process with the client that runs the rank; returns only by an error.
+    """Replace this process with the client that runs the rank. Never returns.
 
     Raises:
         CannotHold, OSError: the client cannot be started.

@@ -25,7 +25,7 @@ def _write(path: str) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o600))
 
 
-def _goes_well(attempt: Callable[[str], object], path: str) -> bool:
+def _succeeds(attempt: Callable[[str], object], path: str) -> bool:
     try:
         attempt(path)
     except OSError:
@@ -41,10 +41,10 @@ def main() -> None:
         f"{verb} {path}"
         for verb, attempt in attempts.items()
         for path in targets[verb]
-        if _goes_well(attempt, path)
+        if _succeeds(attempt, path)
     ]
     own = f"{targets['own']}/probe"
-    print(json.dumps({"reached": reached, "own": _goes_well(_write, own) and _goes_well(_read, own)}))  # noqa: T201
+    print(json.dumps({"reached": reached, "own": _succeeds(_write, own) and _succeeds(_read, own)}))  # noqa: T201
 
 
 if __name__ == "__main__":

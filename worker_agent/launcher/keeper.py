@@ -69,19 +69,14 @@ class KeptRun:
         """Environment variable that every process of the run inherits."""
         return f"{ENV_CONTROL}={self.folder.control}"
 
-    def hold(self, plan: LaunchPlan) -> None:
+    def set_ownership(self, plan: LaunchPlan) -> None:
         """Store the user, control group and containers by which the run's processes are found."""
         self.uid = plan.confinement.uid
         self.removal = None if plan.container is None else Removal(plan.container, plan.ranks)
         self.group = None if plan.confinement.group is None else Path(plan.confinement.group)
 
-    @property
-    def generation(self) -> int:
-        """Generation that the ranks were started for."""
-        return int(self.folder.path.name)
 
-
-class CannotStart(Exception):  # a reason, not a fault of this program
+class CannotStart(Exception):  # not a fault of this program
     """Raised when a run cannot start here. `retryable`: a later attempt or another node may succeed."""
 
     def __init__(self, message: str, *, retryable: bool) -> None:
@@ -114,9 +109,9 @@ class Keeper:
         self._deadline_s = 0.0
         self._kept: dict[str, KeptRun] = {}
 
-    def names(self) -> list[str]:
+    def names(self) -> tuple[str, ...]:
         """Return the names of runs that have processes."""
-        return list(self._kept)
+        return tuple(self._kept)
 
     def renew(self, deadline_s: float) -> None:
         """Extend the lease of the ranks to `deadline_s` (boot-time clock); never shorten it."""
@@ -138,8 +133,8 @@ class Keeper:
         except (TypeError, KeyError) as error:
             message = f"the launcher cannot read the order: the agent has another version ({error})"
             return Started(name, "spawn", message, retryable=True)
-        run = KeptRun(folder, self._how(plan), live=plan.live)
-        run.hold(plan)
+        run = KeptRun(folder, self._start_method(plan), live=plan.live)
+        run.set_ownership(plan)
         self._kept[name] = run
         try:
             self._start(run, plan, secrets)
@@ -207,7 +202,7 @@ class Keeper:
                 continue
             run = KeptRun(folder, "spawn")
             with contextlib.suppress(TypeError, KeyError):  # from an earlier, unconfined version
-                run.hold(LaunchPlan.from_json(read_json(folder.launch)))
+                run.set_ownership(LaunchPlan.from_json(read_json(folder.launch)))
             for path in folder.path.glob("rank-*.pid"):
                 if path.with_suffix(".gone").exists():
                     continue
@@ -227,14 +222,19 @@ class Keeper:
             self._start_store(run, plan)
         write_json(run.folder.started, {"how": run.how})
         for rank in sorted(plan.ranks):
-            pid = child.fork(partial(self._be_rank, plan, run, rank, secrets))
+            pid = self._fork(partial(child.run_rank, plan, run.how, rank, run.folder, secrets))
             run.ranks[rank] = pid
             run.groups.add(pid)
             self._record(run.folder.pid(rank), pid)
 
-    def _be_rank(self, plan: LaunchPlan, run: KeptRun, rank: int, secrets: int | None) -> None:
-        self._release()
-        child.run_rank(plan, run.how, rank, run.folder, secrets)
+    def _fork(self, body: Callable[[], None]) -> int:
+        """Fork a child that closes what belongs to the launcher alone and runs `body`. Return its pid."""
+
+        def body_of_child() -> None:
+            self._release()
+            body()
+
+        return child.fork(body_of_child)
 
     def _start_store(self, run: KeptRun, plan: LaunchPlan) -> None:
         try:
@@ -244,12 +244,8 @@ class Keeper:
                 f"port {plan.store_port} for the job's store cannot be opened: {error}", retryable=True
             ) from error
 
-        def body() -> None:
-            self._release()
-            child.keep_store(listener, run.folder.path / "store.log")
-
         with listener:
-            run.store = child.fork(body)
+            run.store = self._fork(partial(child.keep_store, listener, run.folder.path / "store.log"))
         run.store_port = plan.store_port
         run.store_lingers = plan.node_count > 1 or plan.live
 
@@ -328,15 +324,7 @@ class Keeper:
 
     def _removed(self, run: KeptRun, ranks: Collection[int] | None) -> bool:
         """Return True if the containers of these ranks are removed; None means all ranks of the run."""
-
-        def fork(body: Callable[[], None]) -> int:
-            def alone() -> None:
-                self._release()
-                body()
-
-            return child.fork(alone)
-
-        return run.removal is None or run.removal.done(ranks, fork)
+        return run.removal is None or run.removal.done(ranks, self._fork)
 
     def _children(self) -> set[int]:
         """Return the pids of children that are ranks, stores or removals."""
@@ -350,7 +338,7 @@ class Keeper:
         """Kill leftover processes of ranks that ended, and mark the ranks without any as gone."""
         remains = processes.leftovers(set(run.leaving.values()), run.marker)
         for rank, group in list(run.leaving.items()):
-            marker = f"{ENV_MEMBER}={member_id(run.generation, rank)}"
+            marker = f"{ENV_MEMBER}={member_id(run.folder.generation, rank)}"
             own = [one for one in remains if one.group == group or processes.has_environment(one.pid, marker)]
             held = control_groups.of_rank(run.group, rank)
             if held is not None:
@@ -364,7 +352,7 @@ class Keeper:
                 run.groups.discard(group)  # the kernel may reuse the number from now on
                 self._changed(name)
 
-    def _how(self, plan: LaunchPlan) -> How:
+    def _start_method(self, plan: LaunchPlan) -> How:
         """Return the order's start method, or "spawn" if a fork would differ from a new interpreter."""
         target = python_target(plan.argv)
         if plan.how == "spawn" or target is None or plan.container is not None:

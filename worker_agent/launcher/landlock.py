@@ -56,7 +56,7 @@ class Bounds:
     written: Sequence[Path] = ()
     """Folders whose files may be read and written, but not created or removed."""
     code: Sequence[Path] = ()
-    """Folders to read and execute from. No private folder may lie in one, nor in an own or a written one."""
+    """Folders to read and execute from. No private folder may lie in a folder of `code`, `own` or `written`."""
 
 
 def restrict_to(folder: int) -> None:

@@ -55,9 +55,7 @@ def drop_capabilities() -> None:
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # the kernel knows no further capabilities
     header = struct.pack("Ii", _CAPABILITIES_VERSION, 0)
-    if _libc.capset(header, bytes(24)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    _check(_libc.capset(header, bytes(24)))
 
 
 def set_dumpable(*, yes: bool) -> None:
@@ -95,34 +93,29 @@ def read(pid: int) -> Process | None:
     return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))
 
 
-def table() -> list[Process]:
-    """Return every process in the process table."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [process for process in map(read, pids) if process is not None]
-
-
 def leftovers(groups: Collection[int], marker: str) -> list[Process]:
     """Return living processes in one of these groups, or with `marker` (`NAME=value`) in their initial environment.
 
     The marker finds processes that moved to another session.
     """
     return [
-        process
-        for process in table()
-        if process.state not in "ZX" and (process.group in groups or has_environment(process.pid, marker))
+        process for process in _living() if process.group in groups or has_environment(process.pid, marker)
     ]
 
 
 def of(pids: Iterable[int]) -> list[Process]:
     """Return the living processes among these pids."""
-    found = [read(pid) for pid in pids]
-    return [one for one in found if one is not None and one.state not in "ZX"]
+    return [one for one in map(read, pids) if one is not None and one.state not in "ZX"]
+
+
+def _living() -> list[Process]:
+    """Return every living process in the process table."""
+    return of(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def children_of(pid: int, uid: int | None) -> list[Process]:
     """Return living children of a process that belong to this user; None means any user."""
-    found = [one for one in table() if one.parent == pid and one.state not in "ZX"]
-    return found if uid is None else [one for one in found if _user(one.pid) == uid]
+    return [one for one in _living() if one.parent == pid and uid in (None, _user(one.pid))]
 
 
 def descends(pid: int, ancestor: int) -> bool:
@@ -199,7 +192,7 @@ def terminate(pid: int) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    return [process.pid for process in table() if process.parent == pid and process.state not in "ZX"]
+    return [process.pid for process in _living() if process.parent == pid]
 
 
 def _stream(pid: int, descriptor: int) -> str:
@@ -254,6 +247,10 @@ def _open_files() -> Iterator[str]:
 
 
 def _prctl(option: int, value: int | bytes) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
+    _check(_libc.prctl(option, value, 0, 0, 0))
+
+
+def _check(result: int) -> None:
+    if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from worker_agent.launcher.commandline import How
-from worker_agent.launcher.confinement import Confinement
+from worker_agent.launcher.confinement import Confinement, known_fields
 from worker_agent.launcher.containers import Container
 
-_TELLS_HOW = frozenset({"PATH", "PYTHONPATH"})
+_START_VARIABLES = frozenset({"PATH", "PYTHONPATH"})
 """Variables of a rank in which the launcher looks for its program and its modules."""
 
 
@@ -29,14 +29,10 @@ _TELLS_HOW = frozenset({"PATH", "PYTHONPATH"})
 class Hello:
     """Request of the agent for the launcher's version and runs."""
 
-    TYPE: ClassVar[str] = "hello"
-
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """Order of the agent to start the run as its launch file says. Idempotent."""
-
-    TYPE: ClassVar[str] = "start"
 
     run: str
     secrets: bool = False
@@ -47,16 +43,12 @@ class Start:
 class Terminate:
     """Order of the agent to send SIGTERM to each rank of the run."""
 
-    TYPE: ClassVar[str] = "terminate"
-
     run: str
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
     """Order of the agent to send SIGKILL to every process of the run."""
-
-    TYPE: ClassVar[str] = "kill"
 
     run: str
 
@@ -65,8 +57,6 @@ class Kill:
 class Lease:
     """Order of the agent that lets ranks live until `deadline_s` on the boot-time clock."""
 
-    TYPE: ClassVar[str] = "lease"
-
     deadline_s: float
 
 
@@ -74,26 +64,20 @@ class Lease:
 class Shutdown:
     """Order of the agent to exit if there are no runs."""
 
-    TYPE: ClassVar[str] = "shutdown"
-
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """Answer of the launcher to `Hello`. `runs` are those that have processes."""
 
-    TYPE: ClassVar[str] = "welcome"
-
     version: str
     hosts_stores: bool
     """True if torch is installed, so that the launcher can keep a job's store."""
-    runs: list[str]
+    runs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
     """Answer of the launcher to `Start`. After an `error` the run ends, and `gone` follows."""
-
-    TYPE: ClassVar[str] = "started"
 
     run: str
     how: How
@@ -105,8 +89,6 @@ class Started:
 class Changed:
     """Notice of the launcher: a rank ended, or a rank or the whole run is gone. The files tell which."""
 
-    TYPE: ClassVar[str] = "changed"
-
     run: str
 
 
@@ -114,9 +96,7 @@ class Changed:
 class Unknown:
     """Message of a newer version that this version does not know."""
 
-    TYPE: ClassVar[str] = "unknown"
-
-    said: str
+    type: str
 
 
 Message: TypeAlias = (
@@ -124,13 +104,15 @@ Message: TypeAlias = (
 )
 
 _TYPES: dict[str, type[Any]] = {
-    kind.TYPE: kind for kind in (Hello, Start, Terminate, Kill, Lease, Shutdown, Welcome, Started, Changed)
+    kind.__name__.lower(): kind
+    for kind in (Hello, Start, Terminate, Kill, Lease, Shutdown, Welcome, Started, Changed)
 }
+"""Message class of each `type` in a line, which is the name of the class in lower case."""
 
 
 def encode(message: Message) -> bytes:
     """Return the message as one line, including the newline."""
-    return json.dumps({"type": message.TYPE, **asdict(message)}).encode() + b"\n"
+    return json.dumps({"type": type(message).__name__.lower(), **asdict(message)}).encode() + b"\n"
 
 
 class Decoder:
@@ -157,22 +139,17 @@ def _decode(line: bytes) -> Message:
     if kind is None:
         return Unknown(fields["type"])
     try:
-        message: Message = kind(**_known(kind, fields))
+        message: Message = kind(**known_fields(kind, fields))
     except TypeError as error:
         raise ValueError(f"a message of another version: {line[:80]!r}") from error
     return message
-
-
-def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that this version of `kind` has."""
-    return {name: fields[name] for name in kind.__dataclass_fields__ if name in fields}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """Order to start one run, stored as `launch.json`."""
 
-    argv: list[str]
+    argv: tuple[str, ...]
     how: How
     cwd: str
     threads: int
@@ -201,7 +178,7 @@ class LaunchPlan:
     def without_environments(self) -> LaunchPlan:
         """Return the plan with only the environment variables that decide how ranks are started."""
         ranks = {
-            rank: {name: value for name, value in env.items() if name in _TELLS_HOW}
+            rank: {name: value for name, value in env.items() if name in _START_VARIABLES}
             for rank, env in self.ranks.items()
         }
         return replace(self, ranks=ranks)
@@ -216,9 +193,9 @@ class LaunchPlan:
             TypeError, KeyError: a field is missing.
         """
         ranks = {int(rank): env for rank, env in fields["ranks"].items()}
-        confinement = Confinement.from_json(fields.get("confinement") or {})
-        container = Container.from_json(fields["container"]) if fields.get("container") else None
-        known = _known(cls, fields)
+        confinement = Confinement(**known_fields(Confinement, fields.get("confinement") or {}))
+        container = fields.get("container") and Container(**known_fields(Container, fields["container"]))
+        known = known_fields(cls, fields)
         return cls(**{**known, "ranks": ranks, "confinement": confinement, "container": container})
 
 

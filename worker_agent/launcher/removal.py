@@ -11,7 +11,7 @@ from worker_agent.launcher.containers import Container
 
 _log = logging.getLogger(__name__)
 
-AGAIN_S = 1.0
+RETRY_S = 1.0
 """Seconds between a failed removal and the next attempt."""
 
 
@@ -20,9 +20,9 @@ class Removal:
 
     def __init__(self, container: Container, ranks: Collection[int]) -> None:
         self._container = container
-        self._left = set(ranks)
-        self._again_s = 0.0
-        self._asked: frozenset[int] = frozenset()
+        self._remaining = set(ranks)
+        self._retry_at_s = 0.0
+        self._removing: frozenset[int] = frozenset()
         self.pid: int | None = None
         """Child process that currently removes containers; None if there is none."""
 
@@ -32,9 +32,9 @@ class Removal:
         If they are not, start a child process that removes them. `fork` starts a child with a body, and
         returns its pid.
         """
-        left = self._left if ranks is None else self._left & set(ranks)
-        if left and self.pid is None and boot_s() >= self._again_s:
-            self._asked = frozenset(left)
+        left = self._remaining if ranks is None else self._remaining & set(ranks)
+        if left and self.pid is None and boot_s() >= self._retry_at_s:
+            self._removing = frozenset(left)
             self.pid = fork(self._remove)
         return not left
 
@@ -42,10 +42,10 @@ class Removal:
         """Record the exit code of the child process."""
         self.pid = None
         if code == 0:
-            self._left -= self._asked
+            self._remaining -= self._removing
         else:
             _log.error("containers of %s could not be removed; trying again", self._container.name)
-            self._again_s = boot_s() + AGAIN_S
+            self._retry_at_s = boot_s() + RETRY_S
 
     def _remove(self) -> None:
-        program.flush_and_exit(0 if containers.remove(self._container, sorted(self._asked)) else 1)
+        program.flush_and_exit(0 if containers.remove(self._container, sorted(self._removing)) else 1)

@@ -17,7 +17,7 @@ from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinRep
 from headway.errors import HeadwayError
 from headway.tls import CA_FILE
 from worker_agent.link.service_api import Backoff, Membership
-from worker_agent.telemetry.facts import CommandRead, Tell, tell_nobody
+from worker_agent.telemetry.facts import CommandRead, Emit, ignore_fact
 
 _log = structlog.get_logger()
 
@@ -43,15 +43,15 @@ class CommandReader:
         renew: Renew,
         handle: Handle,
         stopping: threading.Event,
-        tell: Tell = tell_nobody,
+        emit: Emit = ignore_fact,
     ) -> None:
         self._membership = membership
         self._renew = renew
         self._handle = handle
         self._stopping = stopping
-        self._tell = tell
+        self._emit = emit
         self._backoff = Backoff(random.Random())
-        self._away = False
+        self._unavailable = False
 
     def run(self) -> None:
         """Read commands until the agent stops. If Redis is unavailable, retry with backoff."""
@@ -65,11 +65,11 @@ class CommandReader:
                 self._ask_for_credentials(node, error)
                 self._stopping.wait(self._backoff.next_s())
             except redis.RedisError as error:
-                if not self._away:
+                if not self._unavailable:
                     _log.warning(
                         "redis is unavailable; commands wait until it answers again", error=str(error)
                     )
-                self._away = True
+                self._unavailable = True
                 self._stopping.wait(self._backoff.next_s())
 
     def _ask_for_credentials(self, node: JoinReply, refusal: redis.RedisError) -> None:
@@ -96,7 +96,7 @@ class CommandReader:
         ) as client:
             client.ping()
             self._backoff.reset()
-            self._away = False
+            self._unavailable = False
             _log.info("listening for commands", stream=node.stream)
             while not self._stopping.is_set() and self._membership.current() is node:
                 self._read_once(client, node.stream)
@@ -105,7 +105,7 @@ class CommandReader:
         reply: Any = client.xread({stream: "0-0"}, count=_BATCH, block=int(_BLOCK_S * 1000))
         for entry_id, fields in _entries(reply):
             command = _parse(entry_id, fields)
-            self._tell(CommandRead(command, _age_s(entry_id, time.time())))
+            self._emit(CommandRead(command, _age_s(entry_id, time.time())))
             if command is not None:
                 self._handle(command)
             client.xdel(stream, entry_id)

@@ -51,22 +51,22 @@ class NodeKeys:
         self._membership.update(reply)
         return reply
 
-    def renew(self, seen: JoinReply) -> None:
-        """Replace the credentials `seen` with new ones, unless another thread has just done so.
+    def renew(self, old: JoinReply) -> None:
+        """Replace the credentials `old` with new ones, unless another thread has just done so.
 
         Raises:
             Unreachable, NotJoined: the old credentials stay valid, or the agent has to join again.
             Refused: the service issues no new credentials.
         """
         with self._renewing:
-            if self._membership.current() is not seen:
+            if self._membership.current() is not old:
                 return
             fresh = self._api.renew_credentials()
             self._keep(fresh.node_token)
             self._membership.update(
-                seen.model_copy(update={"node_token": fresh.node_token, "redis_url": fresh.redis_url})
+                old.model_copy(update={"node_token": fresh.node_token, "redis_url": fresh.redis_url})
             )
-        _log.info("credentials renewed", node_id=seen.node_id)
+        _log.info("credentials renewed", node_id=old.node_id)
 
     def _by_own(self, request: JoinRequest, kept: str) -> JoinReply | None:
         """Join with the node's own token. Return None if the service rejects it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
@@ -38,8 +39,8 @@ class NoticeWatcher:
         self._outbox = outbox
         self._reclaimed = reclaimed
         self._stopping = stopping
-        self._seen: set[Notice] = set()
-        self._deaf = False
+        self._reported: set[Notice] = set()
+        self._unavailable = False
 
     def run(self) -> None:
         """Poll until the agent stops. An unavailable metadata service is polled again without limit."""
@@ -53,27 +54,21 @@ class NoticeWatcher:
         try:
             notices = self._metadata.notices()
         except NoMetadata as error:
-            if not self._deaf:
+            if not self._unavailable:
                 _log.warning("the metadata service does not answer; polling continues", error=str(error))
-            self._deaf = True
+            self._unavailable = True
             return
-        self._deaf = False
+        self._unavailable = False
         for notice in notices:
-            if notice not in self._seen:
-                self._seen.add(notice)
-                self._take(notice)
+            if notice not in self._reported:
+                self._reported.add(notice)
+                self._report(notice)
 
-    def _take(self, notice: Notice) -> None:
-        self._outbox.add(
-            lambda sequence, at: InterruptionNotice(
-                sequence=sequence,
-                at=at,
-                what=notice.what,
-                action=notice.action[:64],
-                reclaim_at=notice.reclaim_at,
-            ),
-            urgent=True,
+    def _report(self, notice: Notice) -> None:
+        draft = partial(
+            InterruptionNotice, what=notice.what, action=notice.action[:64], reclaim_at=notice.reclaim_at
         )
+        self._outbox.add(draft, urgent=True)
         _log.warning("interruption notice", action=notice.action, reclaim_at=str(notice.reclaim_at))
         if notice.reclaim_at is not None:
             self._reclaimed(boot_s() + (notice.reclaim_at - datetime.now(UTC)).total_seconds())

@@ -25,16 +25,16 @@ from pydantic import TypeAdapter, ValidationError
 from headway.contract.agents import AnyEntry, RankEntry, RankMessage, ReportEntry
 from headway.contract.merging import merged, parsed
 from headway.contract.runtime import Metrics, Progress
-from worker_agent.telemetry.facts import Noted, Tell, tell_nobody
+from worker_agent.telemetry.facts import Emit, EntryQueued, ignore_fact
 
 _log = structlog.get_logger()
 
 _ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(ReportEntry)
 REPLACEABLE = frozenset({Progress.TYPE, Metrics.TYPE})
-"""Message types whose loss later messages make up for. A lost exit, by contrast, is never made up for."""
+"""Message types that may be dropped, because later messages of the same type replace them."""
 _COMPACT_LINES = 2000
-Draft: TypeAlias = Callable[[int, datetime], AnyEntry]
-"""Function that creates an entry from its sequence number and time."""
+Draft: TypeAlias = Callable[..., AnyEntry]
+"""Function that creates an entry from the keyword arguments `sequence` and `at`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class Outbox:
     Args:
         journal: file of the queue.
         capacity: entries kept while the service is unavailable; beyond it, the oldest progress and metrics are dropped.
-        tell: called with every entry, once.
+        emit: called with every entry, once.
     """
 
-    def __init__(self, journal: Path, capacity: int = 20_000, *, tell: Tell = tell_nobody) -> None:
-        self._tell = tell
+    def __init__(self, journal: Path, capacity: int = 20_000, *, emit: Emit = ignore_fact) -> None:
+        self._emit = emit
         self._journal = journal
         self._capacity = capacity
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._entries: deque[AnyEntry] = deque()
         self._positions: dict[tuple[str, int], int] = {}
         self._acknowledged: list[str] = []
@@ -69,15 +69,15 @@ class Outbox:
         self._urgent = False
         self._lines = 0
         self._replay()
-        # An agent before this one may have sent them all: merged with newer ones, they would count twice.
+        # An earlier agent may have sent these entries: merged with newer ones, they would count twice.
         self._in_flight = len(self._entries)
         self._file = self._compact()
 
     def add(self, draft: Draft, position: ReadPosition | None = None, *, urgent: bool = False) -> None:
         """Queue an entry. An `urgent` entry is sent without waiting for further entries."""
-        with self._news:
+        with self._changed:
             self._last = max(self._last + 1, time.time_ns() // 1000)
-            entry = draft(self._last, datetime.now(UTC))
+            entry = draft(sequence=self._last, at=datetime.now(UTC))
             self._entries.append(entry)
             line: dict[str, Any] = {"entry": entry.model_dump(mode="json")}
             if position is not None:
@@ -87,8 +87,8 @@ class Outbox:
             self._shed()
             self._compact_if_long()
             self._urgent = self._urgent or urgent
-            self._news.notify()
-        self._tell(Noted(entry))
+            self._changed.notify()
+        self._emit(EntryQueued(entry))
 
     def depth(self) -> int:
         """Return the number of entries that the service does not have yet."""
@@ -96,10 +96,10 @@ class Outbox:
 
     def acknowledge(self, command_id: str) -> None:
         """Queue the acknowledgement of a command in memory only, because the service repeats the command."""
-        with self._news:
+        with self._changed:
             self._acknowledged.append(command_id)
             self._urgent = True
-            self._news.notify()
+            self._changed.notify()
 
     def position(self, run: str, rank: int) -> int:
         """Return the read position in the messages of this rank."""
@@ -114,14 +114,14 @@ class Outbox:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is something to send, and return True if it is urgent."""
-        with self._news:
-            self._news.wait_for(lambda: bool(self._entries or self._acknowledged), timeout_s)
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._entries or self._acknowledged), timeout_s)
             return self._urgent
 
     def wait_urgent(self, timeout_s: float) -> None:
         """Wait for further entries, at most `timeout_s`, or until an urgent one arrives."""
-        with self._news:
-            self._news.wait_for(lambda: self._urgent, timeout_s)
+        with self._changed:
+            self._changed.wait_for(lambda: self._urgent, timeout_s)
 
     def take(self, limit: int) -> tuple[Sequence[AnyEntry], Sequence[str]]:
         """Return the oldest entries and the acknowledgements. They stay queued until `delivered`.
@@ -207,7 +207,7 @@ class Outbox:
             except ValueError:
                 continue  # last line, cut off by a crash
             if "entry" in line:
-                self._take_back(line["entry"])
+                self._requeue(line["entry"])
             for run, rank, offset in line.get("positions", [line["position"]] if "position" in line else []):
                 self._positions[run, rank] = offset
             if "forgotten" in line:
@@ -216,7 +216,7 @@ class Outbox:
             while self._entries and self._entries[0].sequence <= line.get("delivered", 0):
                 self._entries.popleft()
 
-    def _take_back(self, fields: dict[str, Any]) -> None:
+    def _requeue(self, fields: dict[str, Any]) -> None:
         """Queue an entry of the journal again, unless it has a type that only a newer agent knows."""
         self._last = max(self._last, fields["sequence"])
         try:

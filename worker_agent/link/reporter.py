@@ -16,7 +16,7 @@ from worker_agent.link.credentials import NodeKeys
 from worker_agent.link.outbox import Outbox
 from worker_agent.link.service_api import Backoff, Membership, NotJoined, Refused, ServiceApi, Unreachable
 from worker_agent.link.truncation import truncated
-from worker_agent.telemetry.facts import Sent, Tell, tell_nobody
+from worker_agent.telemetry.facts import Emit, ReportSent, ignore_fact
 
 _log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ class Reporter:
     """Body of the reporting thread.
 
     Args:
-        keys: credentials to join with, which are renewed when the service asks for it.
+        keys: credentials to join with.
         request: the request to join with.
         holding: returns the runs to report as alive here; called for every report.
         health: returns the slots with their health; called periodically.
@@ -63,7 +63,7 @@ class Reporter:
         probe: Callable[[Sequence[int]], None],
         listener: Listener,
         stopping: threading.Event,
-        tell: Tell = tell_nobody,
+        emit: Emit = ignore_fact,
     ) -> None:
         self._api = api
         self._keys = keys
@@ -75,11 +75,11 @@ class Reporter:
         self._probe = probe
         self._listener = listener
         self._stopping = stopping
-        self._tell = tell
+        self._emit = emit
         self._backoff = Backoff(random.Random())
         self._limit = _BATCH
         self._health_due_s = boot_s() + _HEALTH_EVERY_S
-        self._away = ""
+        self._unavailable = ""
         """Last logged reason why the service is unavailable; empty while it answers."""
         self._next_due_s = 0.0
         self._renewal_due_s: float | None = None
@@ -92,9 +92,9 @@ class Reporter:
             try:
                 self.run_once()
             except Unreachable as error:
-                if str(error) != self._away:
-                    _log.warning("the service is away; trying again until it is back", error=str(error))
-                self._away = str(error)
+                if str(error) != self._unavailable:
+                    _log.warning("the service is unavailable; retrying", error=str(error))
+                self._unavailable = str(error)
                 self._stopping.wait(self._backoff.after_s(error))
             except NotJoined as error:
                 _log.warning("joining again", reason=str(error))
@@ -104,9 +104,9 @@ class Reporter:
                 self._listener.refused(error)
                 return
             else:
-                if self._away:
-                    _log.info("the service is back")
-                self._away = ""
+                if self._unavailable:
+                    _log.info("the service is available again")
+                self._unavailable = ""
                 self._backoff.reset()
 
     def run_once(self) -> None:
@@ -169,13 +169,13 @@ class Reporter:
         try:
             reply = self._api.report(request)
         except Refused as error:
-            self._tell(Sent(None))
+            self._emit(ReportSent(None))
             self._drop_refused(entries, error)
             return
         except (Unreachable, NotJoined):
-            self._tell(Sent(None))
+            self._emit(ReportSent(None))
             raise
-        self._tell(Sent(sent_s + reply.lease_s))
+        self._emit(ReportSent(sent_s + reply.lease_s))
         self._paced_s = reply.report_every_s
         self._limit = min(_BATCH, 2 * self._limit)
         self._outbox.delivered(entries, acknowledged)

@@ -58,7 +58,7 @@ class RunSecrets:
             backoff = Backoff(random.Random())
             while True:
                 try:
-                    self.fetch_again(name, run.job_id, run.generation)
+                    self.fetch_again(name, run.folder.job_id, run.folder.generation)
                 except (Unreachable, NotJoined) as error:
                     time.sleep(backoff.next_s(getattr(error, "retry_after_s", 0.0)))
                 else:

@@ -101,6 +101,8 @@ class Membership:
 class ServiceApi:
     """Client of one service. Thread-safe.
 
+    Every method raises Unreachable, NotJoined or Refused, as their classes describe.
+
     Args:
         url: base URL of the service.
         membership: source of the node's own token.
@@ -120,79 +122,39 @@ class ServiceApi:
             Unreachable: the caller should retry.
             Refused: the token is wrong or the name is taken.
         """
-        response = self._send("POST", "/agents", token, request.model_dump_json().encode())
-        if response.status_code >= 300:
-            problem = (
-                f"The service at {self.url} refused this agent ({response.status_code}): {_detail(response)}"
-            )
-            raise Refused(
-                response.status_code, problem, _JOIN_HINTS.get(response.status_code, "Check --url.")
-            )
+        response = self._send("/agents", token, request)
+        status = response.status_code
+        if status >= 300:
+            problem = f"The service at {self.url} refused this agent ({status}): {_detail(response)}"
+            raise Refused(status, problem, _JOIN_HINTS.get(status, "Check --url."))
         return self._parse(JoinReply, response)
 
     def report(self, request: ReportRequest) -> ReportReply:
-        """Send a report, and renew the lease.
-
-        Raises:
-            Unreachable, NotJoined, Refused: see their classes.
-        """
-        node = self._node()
-        path = f"/agents/{node.node_id}/reports"
-        response = self._send("POST", path, node.node_token, request.model_dump_json().encode())
-        return self._parse(ReportReply, self._own(response, node))
+        """Send a report, and renew the lease."""
+        return self._parse(ReportReply, self._post("reports", request))
 
     def renew_credentials(self) -> NodeCredentials:
-        """Return new credentials. The old ones stay valid until the new ones are used.
-
-        Raises:
-            Unreachable, NotJoined, Refused: see their classes.
-        """
-        node = self._node()
-        response = self._send("POST", f"/agents/{node.node_id}/credentials", node.node_token, b"")
-        return self._parse(NodeCredentials, self._own(response, node))
+        """Return new credentials. The old ones stay valid until the new ones are used."""
+        return self._parse(NodeCredentials, self._post("credentials", b""))
 
     def storage_access(self, job_id: str, generation: int) -> StorageAccess:
-        """Return keys for the checkpoints of a job. This node must hold the given generation.
-
-        Raises:
-            Unreachable, NotJoined, Refused: see their classes. After Refused a retry is useless.
-        """
-        node = self._node()
-        wanted = StorageRequest(job_id=job_id, generation=generation)
-        path = f"/agents/{node.node_id}/storage"
-        response = self._send("POST", path, node.node_token, wanted.model_dump_json().encode())
-        return self._parse(StorageAccess, self._about_job(response, node))
+        """Return keys for the checkpoints of a job. This node must hold the given generation."""
+        request = StorageRequest(job_id=job_id, generation=generation)
+        return self._parse(StorageAccess, self._post("storage", request, about_job=True))
 
     def secrets(self, job_id: str, generation: int) -> dict[str, str]:
-        """Return the secrets of a job by variable name. This node must hold the given generation.
-
-        Raises:
-            Unreachable, NotJoined, Refused: see their classes. After Refused a retry is useless.
-        """
-        node = self._node()
-        wanted = SecretsRequest(job_id=job_id, generation=generation)
-        path = f"/agents/{node.node_id}/secrets"
-        response = self._send("POST", path, node.node_token, wanted.model_dump_json().encode())
-        reply = self._parse(SecretsReply, self._about_job(response, node))
+        """Return the secrets of a job by variable name. This node must hold the given generation."""
+        request = SecretsRequest(job_id=job_id, generation=generation)
+        reply = self._parse(SecretsReply, self._post("secrets", request, about_job=True))
         return {name: value.get_secret_value() for name, value in reply.env.items()}
 
     def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
-        """Store a piece of a rank's output, and return True if a client follows the output. Idempotent.
-
-        Raises:
-            Unreachable, NotJoined, Refused: see their classes.
-        """
-        node = self._node()
-        path = f"/agents/{node.node_id}/logs/{job_id}/{generation}/{rank}?offset={offset}"
-        response = self._send("POST", path, node.node_token, data, "application/octet-stream")
-        return FOLLOWED_HEADER in self._about_job(response, node).headers
+        """Store a piece of a rank's output, and return True if a client follows the output. Idempotent."""
+        path = f"logs/{job_id}/{generation}/{rank}?offset={offset}"
+        return FOLLOWED_HEADER in self._post(path, data, about_job=True).headers
 
     def download_bundle(self, digest: str, target: Path) -> None:
-        """Write the bundle to `target`, and verify its digest.
-
-        Raises:
-            Unreachable, NotJoined, Refused: see their classes. Unreachable also if the digest does not match.
-        """
+        """Write the bundle to `target`, and verify its digest. A wrong digest raises Unreachable."""
         node = self._node()
         sha256 = hashlib.sha256()
         headers = {"Authorization": f"Bearer {node.node_token}"}
@@ -200,7 +162,7 @@ class ServiceApi:
             with self._client.stream("GET", f"/bundles/{digest}", headers=headers) as response:
                 if response.status_code != 200:
                     response.read()
-                    self._about_job(_available(response), node)
+                    self._checked_about_job(_available(response), node)
                 with target.open("wb") as file:
                     for piece in response.iter_raw():
                         sha256.update(piece)
@@ -216,11 +178,11 @@ class ServiceApi:
             raise NotJoined("This agent has not joined yet.")
         return node
 
-    def _about_job(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
+    def _checked_about_job(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
         """Return the response, or raise Refused if it is 404, which means that the job was deleted."""
-        return _permanent(response) if response.status_code == _NOT_FOUND else self._own(response, node)
+        return _permanent(response) if response.status_code == _NOT_FOUND else self._checked(response, node)
 
-    def _own(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
+    def _checked(self, response: httpx.Response, node: JoinReply) -> httpx.Response:
         """Return the response to a request of `node`.
 
         If its token is rejected, but another thread has replaced the token meanwhile, raise Unreachable, so
@@ -233,12 +195,20 @@ class ServiceApi:
             raise NotJoined(problem)
         return _permanent(response)
 
-    def _send(
-        self, method: str, path: str, token: str, body: bytes, kind: str = "application/json"
-    ) -> httpx.Response:
+    def _post(self, path: str, body: BaseModel | bytes, *, about_job: bool = False) -> httpx.Response:
+        """Send a request of this node to a path below its own, and return the response unless it is an error."""
+        node = self._node()
+        response = self._send(f"/agents/{node.node_id}/{path}", node.node_token, body)
+        return self._checked_about_job(response, node) if about_job else self._checked(response, node)
+
+    def _send(self, path: str, token: str, body: BaseModel | bytes) -> httpx.Response:
+        if isinstance(body, BaseModel):
+            kind, content = "application/json", body.model_dump_json().encode()
+        else:
+            kind, content = "application/octet-stream", body
         headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
         try:
-            return _available(self._client.request(method, path, content=body, headers=headers))
+            return _available(self._client.post(path, content=content, headers=headers))
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
@@ -246,7 +216,9 @@ class ServiceApi:
         try:
             return kind.model_validate_json(response.content)
         except ValidationError as error:
-            raise Unreachable(f"{self.url} does not answer like a Headway service: {_told(error)}") from None
+            raise Unreachable(
+                f"{self.url} does not answer like a Headway service: {_problems(error)}"
+            ) from None
 
     def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
         detail = str(error) or type(error).__name__
@@ -297,7 +269,7 @@ def _permanent(response: httpx.Response) -> httpx.Response:
     return response
 
 
-def _told(error: ValidationError) -> str:
+def _problems(error: ValidationError) -> str:
     """Return the problems with an answer, but none of its values, because they may be credentials."""
     return "; ".join(
         f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False)

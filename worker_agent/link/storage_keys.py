@@ -90,7 +90,7 @@ class StorageKeys:
                 if folder.gone.exists() or folder.ended.exists() or not _is_due(folder, now_s):
                     continue
                 try:
-                    self.provide(job.path.name, int(folder.path.name), folder)
+                    self.provide(folder.job_id, folder.generation, folder)
                 except Refused as error:
                     _log.info(
                         "storage keys deleted: the run no longer belongs to this node",

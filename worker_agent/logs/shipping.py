@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import structlog
 
-from worker_agent.host.folders import LoggedRun, boot_s, read_json, write_json
+from worker_agent.host.folders import LoggedRun, RunFolder, boot_s, read_json, write_json
 from worker_agent.link.redaction import SHORTEST_BYTES, Redactor, masked
 from worker_agent.link.secrets import RunSecrets
 from worker_agent.link.service_api import Backoff, NotJoined, Refused, Unreachable
@@ -106,7 +106,7 @@ def tail(path: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedOutput:
-    """Shipping state of the output of a rank.
+    """Shipping state of the output of a rank, stored as JSON.
 
     Attributes:
         offset: bytes that were shipped or left out.
@@ -128,13 +128,171 @@ class ShippedOutput:
         shipped = cls(**saved) if saved else cls()
         return shipped if shipped.lost is None else replace(shipped, lost=(shipped.lost[0], shipped.lost[1]))
 
-    def at(self, now_s: float) -> ShippedOutput:
-        """Return the state in the current quota hour.
 
-        A clock before `since_s` belongs to another boot, so a new hour begins.
+class _RankLog:
+    """Log of one rank, and what of it was shipped."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        rank: int,
+        *,
+        sink: LogSink,
+        quota_bytes: int,
+        now_s: Callable[[], float],
+        holes: Holes,
+    ) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._path = folder.log(rank)
+        self._sink = sink
+        self._quota_bytes = quota_bytes
+        self._now_s = now_s
+        self._holes = holes
+        self._shipped = ShippedOutput.from_json(read_json(folder.log_offset(rank)))
+        self._is_saved = True
+        self._last_size: int | None = None
+        self._tokens, self._tokens_at_s = float(BURST), now_s()
+        """Tokens for small pieces, with the time of the last update."""
+        self._pace_s = PACE_S
+
+    def ship(self, redactor: Redactor, *, final: bool) -> None:
+        """Ship the output that is due. With `final`, no process writes to the log any more.
+
+        Raises:
+            Unreachable, NotJoined: the service is unavailable; the caller should call again.
         """
-        over = not 0 <= now_s - self.since_s < QUOTA_S
-        return replace(self, since_s=now_s, in_hour=0) if over else self
+        size = self.discard_excess()
+        if size is None:
+            return
+        # A line without an end is held back while it grows, and shipped once it stops growing.
+        idle = self._last_size == size
+        self._last_size = size
+        # A clock before `since_s` belongs to another boot, so a new hour begins.
+        if not 0 <= self._now_s() - self._shipped.since_s < QUOTA_S:
+            self._shipped = replace(self._shipped, in_hour=0)
+        try:
+            self._ship_due(redactor, size, final=final, idle=idle)
+        finally:
+            self._save()
+        done = self._shipped.offset if self._shipped.gap is None else size
+        self._holes.empty(str(self._path), done - _KEPT_BYTES)
+        if final:
+            self._holes.forget(str(self._path))
+
+    def discard_excess(self) -> int | None:
+        """Discard output beyond the quota that is not shipped yet. Return the size of the log, or None without one.
+
+        A MiB is kept on both sides of the gap, because the secrets at its edges are detected with it.
+        """
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            return None
+        shipped = self._shipped
+        begin = shipped.offset + self._quota_bytes if shipped.lost is None else shipped.lost[0]
+        end = size - 2 * _KEPT_BYTES
+        if shipped.gap is not None or end - begin < self._quota_bytes // 4:
+            return size
+        if shipped.lost is None or end - shipped.lost[1] >= self._quota_bytes // 4:
+            self._update(lost=(begin, end))
+            self._save()  # before its bytes are freed
+            self._holes.empty(str(self._path), end - _KEPT_BYTES, begin + _KEPT_BYTES)
+        return size
+
+    def _ship_due(self, redactor: Redactor, size: int, *, final: bool, idle: bool) -> None:
+        """Ship the due part of the first `size` bytes. `idle` means no growth since the last call."""
+        turn = size if final else self._shipped.offset + TURN_BYTES
+        with self._path.open("rb") as file:
+            if self._shipped.gap is not None and (final or self._shipped.in_hour < self._quota_bytes):
+                self._end_gap(file, size, final=final)
+            while self._shipped.gap is None and self._shipped.offset < min(size, turn):
+                offset, lost = self._shipped.offset, self._shipped.lost
+                if lost is not None and offset >= lost[0]:
+                    self._skip_lost(file, lost[1])
+                    continue
+                until = size if lost is None else lost[0]
+                left = until - offset
+                within_quota = self._quota_bytes - self._shipped.in_hour
+                allowed = left if final and left <= LAST_WORDS_BYTES else within_quota
+                if allowed <= 0:
+                    if left < _NOTICES_BYTES:
+                        break  # too little for a notice: wait for more output, or for the next hour
+                    self._begin_gap()
+                    if final:
+                        self._end_gap(file, size, final=True)
+                    continue
+                file.seek(offset)
+                data = file.read(min(CHUNK_BYTES, allowed, left))
+                end = offset + len(data)
+                ends = len(data) == allowed < left or (end >= until and (final or idle or until < size))
+                data = data[: cut(data, final=ends)]
+                data = _hide(redactor, file, offset, data, final=final)
+                if not data or not (final or self._may_ship(len(data))):
+                    break
+                self._post(data)
+
+    def _may_ship(self, size_bytes: int) -> bool:
+        """Return True if a piece may be shipped now. Small pieces are rate-limited by a token bucket."""
+        now_s = self._now_s()
+        tokens = min(float(BURST), self._tokens + (now_s - self._tokens_at_s) / self._pace_s)
+        may = tokens >= 1 or size_bytes >= CHUNK_BYTES // 2
+        self._tokens, self._tokens_at_s = max(0.0, tokens - may), now_s
+        return may
+
+    def _begin_gap(self) -> None:
+        begin = self._shipped.offset
+        self._post(_FROM_HERE % (self._quota_bytes >> 20))
+        self._update(gap=begin)
+
+    def _end_gap(self, file: BinaryIO, size: int, *, final: bool) -> None:
+        """Continue with the newest line, or with the last lines if the run is over."""
+        assert self._shipped.gap is not None
+        earliest = max(self._shipped.gap + _NOTICES_BYTES, size - LAST_WORDS_BYTES)
+        file.seek(earliest)
+        lines = file.read(max(0, size - earliest))
+        begin = (lines.find(b"\n") if final else lines.rfind(b"\n", 0, -1)) + 1
+        self._resume(self._shipped.gap, earliest + begin)
+
+    def _skip_lost(self, file: BinaryIO, end: int) -> None:
+        """Continue with the first line behind the discarded output."""
+        file.seek(end)
+        line_end = file.read(LAST_WORDS_BYTES).find(b"\n")
+        self._resume(self._shipped.offset, end + line_end + 1)
+
+    def _resume(self, gap: int, resumed: int) -> None:
+        """Ship a notice with the number of missing bytes from `gap` on, and continue at `resumed`."""
+        before = self._shipped
+        if before.lost is not None:
+            self._holes.forget(str(self._path))  # the part before it was not freed
+        within_line = b"\n" if before.gap is None else b""
+        self._post(within_line + _MISSING % (resumed - gap))
+        self._update(offset=resumed, in_hour=before.in_hour, gap=None, lost=None)
+
+    def _post(self, data: bytes) -> None:
+        shipped = self._shipped
+        try:
+            followed = self._sink.ship_log(
+                self._folder.job_id, self._folder.generation, self._rank, shipped.offset, data
+            )
+            self._pace_s = FOLLOWED_PACE_S if followed else PACE_S
+        except Refused as error:
+            _log.warning("the service refused a piece of a log", run=self._folder.name, error=str(error))
+        since_s = shipped.since_s if shipped.in_hour else self._now_s()
+        self._update(offset=shipped.offset + len(data), in_hour=shipped.in_hour + len(data), since_s=since_s)
+
+    def _update(self, **changes: Any) -> None:
+        self._shipped = replace(self._shipped, **changes)
+        self._is_saved = False
+
+    def _save(self) -> None:
+        """Write the state, once for many pieces, because a disk that is busy with a rank's output delays each write.
+
+        An agent that is killed before the write ships some pieces again; readers of the log see them once.
+        """
+        if not self._is_saved:
+            write_json(self._folder.log_offset(self._rank), asdict(self._shipped))
+            self._is_saved = True
 
 
 class LogShipper:
@@ -150,28 +308,22 @@ class LogShipper:
         holes: Holes | None = None,
         secrets: RunSecrets | None = None,
     ) -> None:
-        self._sink = sink
         self._secrets = secrets or RunSecrets()
         self._stopping = stopping
-        self._quota_bytes = quota_bytes
-        self._now_s = now_s
-        self._holes = holes or Holes()
+        self._new_log = partial(
+            _RankLog, sink=sink, quota_bytes=quota_bytes, now_s=now_s, holes=holes or Holes()
+        )
         self._lock = threading.Lock()
-        self._runs: dict[str, LoggedRun] = {}
+        self._runs: dict[str, tuple[LoggedRun, list[_RankLog]]] = {}
         self._over: set[str] = set()
         self._woken = threading.Event()
         self._backoff = Backoff(random.Random())
-        self._sizes: dict[Path, int] = {}
-        self._unsaved: dict[Path, ShippedOutput] = {}
-        """States that are not yet written to the files of offsets."""
-        self._pieces: dict[Path, tuple[float, float]] = {}
-        """Tokens of each log for small pieces, with the time of the last update."""
-        self._pace_s: dict[Path, float] = {}
 
     def watch(self, run: LoggedRun) -> None:
         """Ship the logs of this run from now on."""
+        logs = [self._new_log(run.folder, rank) for rank in run.ranks]
         with self._lock:
-            self._runs[run.folder.name] = run
+            self._runs[run.folder.name] = run, logs
         self._woken.set()
 
     def over(self, run: str) -> None:
@@ -201,36 +353,15 @@ class LogShipper:
 
         This happens while the service is unavailable, or accepts pieces more slowly than a rank writes.
         """
-        for run in self._watched():
-            self._keep_short(run)
-
-    def _keep_short(self, run: LoggedRun) -> None:
-        for rank in run.ranks:
-            with contextlib.suppress(FileNotFoundError):
-                size = run.folder.log(rank).stat().st_size
-                shipped = ShippedOutput.from_json(read_json(run.folder.log_offset(rank)))
-                self._give_up(run, rank, size, shipped)
+        for _, logs in self._watched():
+            for log in logs:
+                log.discard_excess()
 
     def _wait_for_service(self, wait_s: float) -> None:
         while wait_s > 0:
             self.keep_short()
             self._stopping.wait(min(wait_s, _LOOK_S))
             wait_s -= _LOOK_S
-
-    def _give_up(self, run: LoggedRun, rank: int, size: int, shipped: ShippedOutput) -> ShippedOutput:
-        """Discard the output beyond the quota, and return the new state.
-
-        A MiB is kept on both sides of the gap, because the secrets at its edges are detected with it.
-        """
-        begin = shipped.offset + self._quota_bytes if shipped.lost is None else shipped.lost[0]
-        end = size - 2 * _KEPT_BYTES
-        if shipped.gap is not None or end - begin < self._quota_bytes // 4:
-            return shipped
-        if shipped.lost is None or end - shipped.lost[1] >= self._quota_bytes // 4:
-            shipped = replace(shipped, lost=(begin, end))
-            write_json(run.folder.log_offset(rank), asdict(shipped))  # before its bytes are freed
-            self._holes.empty(str(run.folder.log(rank)), end - _KEPT_BYTES, begin + _KEPT_BYTES)
-        return shipped
 
     def run_once(self) -> None:
         """Ship the new output of every log once. A finished run is shipped to its end and then dropped.
@@ -240,152 +371,21 @@ class LogShipper:
         """
         with self._lock:
             over = set(self._over)
-        for run in self._watched():
+        for run, logs in self._watched():
             final = run.folder.name in over
             redactor = self._secrets.redactor(run.folder.name, has_secrets=run.has_secrets)
-            if redactor is None:
-                self._keep_short(run)
-                continue
-            for rank in run.ranks:
-                self._ship(run, rank, redactor, final=final)
-            if final:
+            for log in logs:
+                if redactor is None:
+                    log.discard_excess()
+                else:
+                    log.ship(redactor, final=final)
+            if final and redactor is not None:
                 run.folder.shipped.touch()
                 self._secrets.forget(run.folder.name)
                 with self._lock:
                     del self._runs[run.folder.name]
                     self._over.discard(run.folder.name)
 
-    def _watched(self) -> Sequence[LoggedRun]:
+    def _watched(self) -> Sequence[tuple[LoggedRun, list[_RankLog]]]:
         with self._lock:
             return list(self._runs.values())
-
-    def _ship(self, run: LoggedRun, rank: int, redactor: Redactor, *, final: bool) -> None:
-        path = run.folder.log(rank)
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            return
-        # A line without an end is held back while it grows, and shipped once it stops growing.
-        still = self._sizes.get(path) == size
-        self._sizes[path] = size
-        shipped = ShippedOutput.from_json(read_json(run.folder.log_offset(rank))).at(self._now_s())
-        shipped = self._give_up(run, rank, size, shipped)
-        try:
-            shipped = self._ship_on(run, rank, redactor, size, shipped, final=final, still=still)
-        finally:
-            self._save(run.folder.log_offset(rank))
-        done = shipped.offset if shipped.gap is None else size
-        self._holes.empty(str(path), done - _KEPT_BYTES)
-        if final:
-            self._sizes.pop(path, None)
-            self._pieces.pop(path, None)
-            self._pace_s.pop(path, None)
-            self._holes.forget(str(path))
-
-    def _ship_on(
-        self,
-        run: LoggedRun,
-        rank: int,
-        redactor: Redactor,
-        size: int,
-        shipped: ShippedOutput,
-        *,
-        final: bool,
-        still: bool,
-    ) -> ShippedOutput:
-        """Ship the due part of the first `size` bytes of a log. `still` means no growth since the last call."""
-        path = run.folder.log(rank)
-        turn = size if final else shipped.offset + TURN_BYTES
-        with path.open("rb") as file:
-            if shipped.gap is not None and (final or shipped.in_hour < self._quota_bytes):
-                shipped = self._end_gap(run, rank, file, size, shipped, final=final)
-            while shipped.gap is None and shipped.offset < min(size, turn):
-                if shipped.lost is not None and shipped.offset >= shipped.lost[0]:
-                    shipped = self._skip_lost(run, rank, file, shipped, shipped.lost[1])
-                    continue
-                until = size if shipped.lost is None else shipped.lost[0]
-                left = until - shipped.offset
-                allowed = left if final and left <= LAST_WORDS_BYTES else self._quota_bytes - shipped.in_hour
-                if allowed <= 0:
-                    if left < _NOTICES_BYTES:
-                        break  # too little for a notice: wait for more output, or for the next hour
-                    shipped = self._begin_gap(run, rank, shipped)
-                    if final:
-                        shipped = self._end_gap(run, rank, file, size, shipped, final=True)
-                    continue
-                file.seek(shipped.offset)
-                data = file.read(min(CHUNK_BYTES, allowed, left))
-                end = shipped.offset + len(data)
-                ends = len(data) == allowed < left or (end >= until and (final or still or until < size))
-                data = data[: cut(data, final=ends)]
-                data = _hide(redactor, file, shipped.offset, data, final=final)
-                if not data or not (final or self._may_go(path, len(data))):
-                    break
-                shipped = self._post(run, rank, shipped, data)
-        return shipped
-
-    def _may_go(self, path: Path, size_bytes: int) -> bool:
-        """Return True if a piece may be shipped now. Small pieces are rate-limited by a token bucket."""
-        now_s = self._now_s()
-        pieces, at_s = self._pieces.get(path, (float(BURST), now_s))
-        pieces = min(float(BURST), pieces + (now_s - at_s) / self._pace_s.get(path, PACE_S))
-        may = pieces >= 1 or size_bytes >= CHUNK_BYTES // 2
-        self._pieces[path] = (max(0.0, pieces - may), now_s)
-        return may
-
-    def _begin_gap(self, run: LoggedRun, rank: int, shipped: ShippedOutput) -> ShippedOutput:
-        begun = shipped.offset
-        notice = _FROM_HERE % (self._quota_bytes >> 20)
-        return self._post(run, rank, replace(shipped, gap=begun), notice)
-
-    def _end_gap(
-        self, run: LoggedRun, rank: int, file: BinaryIO, size: int, shipped: ShippedOutput, *, final: bool
-    ) -> ShippedOutput:
-        """Continue with the newest line, or with the last lines if the run is over."""
-        assert shipped.gap is not None
-        earliest = shipped.gap + _NOTICES_BYTES
-        from_ = max(earliest, size - LAST_WORDS_BYTES)
-        file.seek(from_)
-        lines = file.read(max(0, size - from_))
-        begin = (lines.find(b"\n") if final else lines.rfind(b"\n", 0, -1)) + 1
-        resumed = from_ + begin
-        return self._resume(run, rank, shipped, shipped.gap, resumed)
-
-    def _skip_lost(
-        self, run: LoggedRun, rank: int, file: BinaryIO, shipped: ShippedOutput, end: int
-    ) -> ShippedOutput:
-        """Continue with the first line behind the discarded output."""
-        file.seek(end)
-        line_end = file.read(LAST_WORDS_BYTES).find(b"\n")
-        return self._resume(run, rank, shipped, shipped.offset, end + line_end + 1)
-
-    def _resume(
-        self, run: LoggedRun, rank: int, shipped: ShippedOutput, gap: int, resumed: int
-    ) -> ShippedOutput:
-        """Ship a notice with the number of missing bytes from `gap` on, and continue at `resumed`."""
-        if shipped.lost is not None:
-            self._holes.forget(str(run.folder.log(rank)))  # the part before it was not freed
-        within_line = b"\n" if shipped.gap is None else b""
-        self._post(run, rank, shipped, within_line + _MISSING % (resumed - gap))
-        after = replace(shipped, offset=resumed, gap=None, lost=None)
-        self._unsaved[run.folder.log_offset(rank)] = after
-        return after
-
-    def _post(self, run: LoggedRun, rank: int, shipped: ShippedOutput, data: bytes) -> ShippedOutput:
-        try:
-            followed = self._sink.ship_log(run.job_id, run.generation, rank, shipped.offset, data)
-            self._pace_s[run.folder.log(rank)] = FOLLOWED_PACE_S if followed else PACE_S
-        except Refused as error:
-            _log.warning("the service refused a piece of a log", run=run.folder.name, error=str(error))
-        shipped = replace(shipped, offset=shipped.offset + len(data), in_hour=shipped.in_hour + len(data))
-        self._unsaved[run.folder.log_offset(rank)] = shipped
-        return shipped
-
-    def _save(self, path: Path) -> None:
-        """Write the state, once for many pieces, because a disk that is busy with a rank's output delays each write.
-
-        An agent that is killed before the write ships some pieces again; readers of the log see them once.
-        """
-        shipped = self._unsaved.pop(path, None)
-        if shipped is not None:
-            write_json(path, asdict(shipped))

@@ -52,7 +52,7 @@ class Caller:
             uri=command.checkpoint_uri,
             keys=keys.read_text() if keys.exists() else None,
             env=self._store_env(command, folder),
-            confinement=self._isolation.confinement(command, folder).to_json(),
+            confinement=self._isolation.confinement(command, folder),
         )
         try:
             done = subprocess.run(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel
 
@@ -40,7 +40,7 @@ class ChildOrder(BaseModel):
     """Content of the file with keys or a ticket, if there is one. The ranks' own copy may not be readable yet."""
     env: dict[str, str]
     """Settings of the object store's client, including the job's own."""
-    confinement: dict[str, Any]
+    confinement: Confinement
 
 
 class ChildReply(BaseModel):
@@ -55,7 +55,7 @@ def main() -> int:
     """Read one order, execute it, and return the exit code."""
     processes.die_with_parent()
     order = ChildOrder.model_validate_json(sys.stdin.buffer.read())
-    enter(Confinement.from_json(order.confinement))
+    enter(order.confinement)
     os.environ.update(order.env)
     os.chdir("/")
     reply = carry_out(order)

@@ -47,7 +47,7 @@ def fetch(store: Store, tree: Tree, request: Request) -> Outcome:
     Raises:
         OSError: storage or the folder cannot be accessed.
     """
-    index, unsaved = _save_what_is_left(store, tree, request)
+    index, unsaved = _save_remaining(store, tree, request)
     for attempt in range(_TRIES):
         keys = store.keys()
         try:
@@ -55,7 +55,7 @@ def fetch(store: Store, tree: Tree, request: Request) -> Outcome:
             merged = merge(manifests)
             fetching = _Fetching(store, tree, index)
             if index is None or not (unsaved and _are_own(manifests, index, request.node)):
-                fetching.make(merged.entries)
+                fetching.apply(merged.entries)
             break
         except FileNotFoundError:
             if attempt == _TRIES - 1:
@@ -77,7 +77,7 @@ def fetch(store: Store, tree: Tree, request: Request) -> Outcome:
     return _fetched(fresh, merged, fetching)
 
 
-def _save_what_is_left(store: Store, tree: Tree, request: Request) -> tuple[Index | None, bool]:
+def _save_remaining(store: Store, tree: Tree, request: Request) -> tuple[Index | None, bool]:
     """Save files that the last call on this node could not save.
 
     Return the index of the saved folder, and True if some files still could not be saved.
@@ -87,7 +87,7 @@ def _save_what_is_left(store: Store, tree: Tree, request: Request) -> tuple[Inde
         return index, False
     left = request.model_copy(update={"last": True, "version": index.version})
     try:
-        return save(store, tree, left, forget=False).index or index, False
+        return save(store, tree, left, prune=False).index or index, False
     except CannotSave:  # the last save of its ranks reported it
         return index, True
 
@@ -117,7 +117,7 @@ class _Fetching:
         self._index = index or Index(lineage=0, joined=False)
         self.moved_bytes = 0
 
-    def make(self, entries: Mapping[str, OutputEntry]) -> None:
+    def apply(self, entries: Mapping[str, OutputEntry]) -> None:
         """Replace entries that differ, and remove those that were fetched or saved before but no longer exist."""
         for path in sorted(self._index.entries.keys() - entries.keys(), reverse=True):
             self._tree.remove(path)
@@ -129,20 +129,20 @@ class _Fetching:
 
     def signatures(self, entries: Mapping[str, OutputEntry]) -> dict[str, Signature]:
         """Return the signatures of the entries in the folder."""
-        found = {path: self._tree.look(path) for path in entries}
-        return {path: seen.signature for path, seen in found.items() if seen is not None}
+        found = ((path, self._tree.look(path)) for path in entries)
+        return {path: entry.signature for path, entry in found if entry is not None}
 
     def _is_here(self, path: str, entry: OutputEntry) -> bool:
-        seen = self._tree.look(path)
-        if seen is None or seen.kind != entry.kind:
+        found = self._tree.look(path)
+        if found is None or found.kind != entry.kind:
             return False
         if entry.kind == "link":
-            return seen.target == entry.target
+            return found.target == entry.target
         known = self._index.entries.get(path)
         same = known is not None and known.content == entry.content
-        if same and self._index.signatures.get(path) == seen.signature:
+        if same and self._index.signatures.get(path) == found.signature:
             return True
-        return seen.size_bytes == entry.size_bytes and self._has_parts(path, entry)
+        return found.size_bytes == entry.size_bytes and self._has_parts(path, entry)
 
     def _has_parts(self, path: str, entry: OutputEntry) -> bool:
         with self._tree.reading(path) as file:
@@ -152,7 +152,7 @@ class _Fetching:
         if entry.kind == "link":
             self._tree.make_link(path, entry.target)
             return
-        with _said_where(path), self._tree.replacing(path, mode=entry.mode, mtime_ns=entry.mtime_ns) as file:
+        with _naming_path(path), self._tree.replacing(path, mode=entry.mode, mtime_ns=entry.mtime_ns) as file:
             for key in entry.parts:
                 part = self._store.get(key)
                 if not digest_matches(key, part):
@@ -191,7 +191,7 @@ def _tidy(store: Store, keys: Sequence[str], kept: Sequence[OutputManifest], gen
 
 
 @contextmanager
-def _said_where(path: str) -> Iterator[None]:
+def _naming_path(path: str) -> Iterator[None]:
     """Name the file in the error for a full disk."""
     try:
         yield

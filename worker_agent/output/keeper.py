@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -24,7 +24,7 @@ from headway.contract.agents import OutputReport, RunCommand
 from headway.contract.orders import member_id
 from headway.contract.output import Version
 from headway.errors import HeadwayError
-from worker_agent.host.folders import JobFolder, RunFolder, StateFolder, read_json, write_text
+from worker_agent.host.folders import JobFolder, RunFolder, read_json, write_text
 from worker_agent.link.service_api import Backoff
 from worker_agent.output.calling import Caller
 from worker_agent.output.child import ChildReply
@@ -39,7 +39,7 @@ LAST_TRIES_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 _MOST_PATHS: Final = 20
 """Maximum number of paths in one report."""
-What: TypeAlias = Literal["saved", "fetched", "failed", "lost", "conflict", "elsewhere"]
+OutputEvent: TypeAlias = Literal["saved", "fetched", "failed", "lost", "conflict", "elsewhere"]
 
 
 class OutputNotMoved(HeadwayError):
@@ -84,13 +84,11 @@ class Outputs:
     def __init__(
         self,
         caller: Caller,
-        state: StateFolder,
-        report: Callable[[Callable[[int, datetime], OutputReport]], None],
+        report: Callable[[Callable[..., OutputReport]], None],
         node: str,
         stopping: threading.Event,
     ) -> None:
         self._caller = caller
-        self._state = state
         self._report = report
         self._node = node
         self._stopping = stopping
@@ -120,15 +118,15 @@ class Outputs:
             OutputNotMoved: storage does not answer, or the disk is full.
         """
         part = _Part(command, folder)
-        job = JobFolder(folder.path.parent)
+        job = folder.job
         if not self._wait_for_older(part) or (command.generation == 1 and not job.output_index.exists()):
             return
         with self._lock_of(command.job_id):
             outcome = self._call(part, "fetch", self._version([part], command.generation), last=True)
         if outcome.conflicts:
-            self._say(part, "conflict", paths=outcome.conflicts)
+            self._report_output(part, "conflict", paths=outcome.conflicts)
         if outcome.changed:
-            self._say(part, "fetched", outcome=outcome)
+            self._report_output(part, "fetched", outcome=outcome)
 
     def is_settled(
         self, command: RunCommand, folder: RunFolder, *, wanted: bool, wake: Callable[[], None]
@@ -193,7 +191,7 @@ class Outputs:
             _log.warning("the output folder is not saved", run=part.folder.name, error=str(error))
             if not job.failing:
                 job.failing = True
-                self._say(part, "failed", message=str(error))
+                self._report_output(part, "failed", message=str(error))
 
     def _settle(self, part: _Part, *, wanted: bool) -> bool:
         """Save the remaining files of a run, and report files that it wrote elsewhere.
@@ -203,10 +201,10 @@ class Outputs:
         try:
             if wanted and not self._save_last(part):
                 return False
-            self._name_elsewhere(part)
+            self._report_elsewhere(part)
         except Exception as error:  # noqa: BLE001  # the run must be released after any error
             _log.exception("the output folder could not be saved", run=part.folder.name)
-            self._say(part, "lost", message=str(error))
+            self._report_output(part, "lost", message=str(error))
         return True
 
     def _save_last(self, part: _Part) -> bool:
@@ -216,7 +214,7 @@ class Outputs:
         """
         backoff = Backoff(random.Random())
         give_up_s = time.monotonic() + LAST_TRIES_S
-        job = JobFolder(part.folder.path.parent)
+        job = part.folder.job
         while True:
             try:
                 with self._lock_of(part.command.job_id):
@@ -227,19 +225,21 @@ class Outputs:
                 if permanent or time.monotonic() + wait_s > give_up_s:
                     job.output_unsaved.touch()
                     folder = output_folder(part.command, part.folder)
-                    self._say(part, "lost", message=f"{error} The files are in {folder} on that node.")
+                    self._report_output(
+                        part, "lost", message=f"{error} The files are in {folder} on that node."
+                    )
                     return True
                 if self._stopping.wait(wait_s):
                     return False
             else:
                 job.output_unsaved.unlink(missing_ok=True)
                 if outcome is not None and (outcome.changed or outcome.odd):
-                    self._say(part, "saved", outcome=outcome, paths=outcome.odd, last=True)
+                    self._report_output(part, "saved", outcome=outcome, paths=outcome.odd, last=True)
                 return True
 
     def _save(self, part: _Part, *, last: bool) -> Outcome | None:
         """Save the folder. Return None if it is empty and was never saved."""
-        job = JobFolder(part.folder.path.parent)
+        job = part.folder.job
         root, inner = root_and_inner(part.command, part.folder)
         if not job.output_index.exists() and part.command.output.dir != "." and _is_empty(root / inner):
             return None
@@ -252,7 +252,7 @@ class Outputs:
         Raises:
             OutputNotMoved: the child failed.
         """
-        job = JobFolder(part.folder.path.parent)
+        job = part.folder.job
         first = part if do == "fetch" else self._parts_of(part)[0]
         request = Request(
             do=do,
@@ -296,7 +296,7 @@ class Outputs:
         gangs = [part.command.generation for part in parts if not part.command.joins]
         generation = max(gangs, default=lineage - 1)
         rank = min(slot.rank for part in parts for slot in part.command.ranks)
-        order = orders.newest(self._state.job(parts[0].command.job_id))
+        order = orders.read(parts[0].folder.job.order)
         if order is None or order.generation < max(generation, lineage):
             return generation, rank
         ids = (member_id(part.command.generation, slot.rank) for part in parts for slot in part.command.ranks)
@@ -320,41 +320,22 @@ class Outputs:
             job = self._jobs.get(job_id)
         return threading.Lock() if job is None else job.lock
 
-    def _name_elsewhere(self, part: _Part) -> None:
+    def _report_elsewhere(self, part: _Part) -> None:
         try:
-            strangers = written_elsewhere(part.command, part.folder)
+            paths = written_elsewhere(part.command, part.folder)
         except OSError as error:
             _log.warning("the working folder cannot be scanned", run=part.folder.name, error=str(error))
             return
-        if strangers:
-            self._say(part, "elsewhere", paths=sorted(strangers), files=len(strangers))
+        if paths:
+            self._report_output(part, "elsewhere", paths=sorted(paths), files=len(paths))
 
-    def _say(self, part: _Part, what: What, **fields: Any) -> None:
+    def _report_output(self, part: _Part, what: OutputEvent, **fields: Any) -> None:
         outcome: Outcome | None = fields.pop("outcome", None)
         paths: list[str] = fields.pop("paths", [])
-        counts: dict[str, Any] = (
-            {}
-            if outcome is None
-            else {
-                "files": outcome.files,
-                "size_bytes": outcome.size_bytes,
-                "moved_bytes": outcome.moved_bytes,
-            }
-        )
-        command = part.command
-        shown = [ascii(path)[1:-1] if not path.isprintable() else path for path in paths[:_MOST_PATHS]]
-        self._report(
-            lambda sequence, at: OutputReport(
-                sequence=sequence,
-                job_id=command.job_id,
-                generation=command.generation,
-                at=at,
-                what=what,
-                paths=shown,
-                **counts,
-                **fields,
-            )
-        )
+        counts = outcome.model_dump(include={"files", "size_bytes", "moved_bytes"}) if outcome else {}
+        ids: dict[str, Any] = {"job_id": part.command.job_id, "generation": part.command.generation}
+        shown = [path if path.isprintable() else ascii(path)[1:-1] for path in paths[:_MOST_PATHS]]
+        self._report(partial(OutputReport, **ids, what=what, paths=shown, **counts, **fields))
         _log.info("output folder", run=part.folder.name, what=what, paths=len(paths), **counts)
 
 

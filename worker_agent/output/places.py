@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from headway.contract.agents import RunCommand
 from worker_agent.host.folders import JobFolder, RunFolder, read_json, write_json
 from worker_agent.launcher.commandline import python_target
-from worker_agent.output.tree import Scan, open_tree
+from worker_agent.output.tree import open_tree
 
 _MOST_SCANNED: Final = 200_000
 Bundle = dict[str, tuple[int, int]]
@@ -29,7 +28,7 @@ def root_and_inner(command: RunCommand, folder: RunFolder) -> tuple[Path, str]:
     """
     chosen = command.output.dir
     if chosen is None:
-        return JobFolder(folder.path.parent).output, ""
+        return folder.job.output, ""
     return folder.work, "" if chosen == "." else chosen
 
 
@@ -44,12 +43,12 @@ def lay_out(command: RunCommand, folder: RunFolder) -> None:
     Raises:
         OSError: the folder cannot be created.
     """
-    job = JobFolder(folder.path.parent)
+    job = folder.job
     if job.bundle.exists():
         return
     with open_tree(folder.work, "") as tree:
         scan = tree.scan(most=_MOST_SCANNED)
-        write_json(job.bundle, {path: seen.signature[:2] for path, seen in scan.entries.items()})
+        write_json(job.bundle, {path: found.signature[:2] for path, found in scan.entries.items()})
         tree.make_folder(root_and_inner(command, folder)[1])
 
 
@@ -80,30 +79,28 @@ def written_elsewhere(command: RunCommand, folder: RunFolder) -> list[str]:
         OSError: the folder cannot be read, or has too many files.
     """
     inner = command.output.dir
-    if inner == ".":
+    if inner == ".":  # the working folder is the output folder
         return []
-    bundle = bundle_of(JobFolder(folder.path.parent), "")
+    bundle = bundle_of(folder.job, "")
     with open_tree(folder.work, "") as tree:
         scan = tree.scan(most=_MOST_SCANNED)
-    return list(_strangers(scan, bundle, None if inner is None else PurePosixPath(inner)))
+    return [
+        path
+        for path, entry in scan.entries.items()
+        if entry.kind != "folder"
+        and bundle.get(path) != entry.signature[:2]
+        and not (inner is not None and PurePosixPath(path).is_relative_to(inner))
+    ]
 
 
-def start_argv(argv: Iterable[str], command: RunCommand, folder: RunFolder) -> list[str]:
+def start_argv(argv: tuple[str, ...], command: RunCommand, folder: RunFolder) -> tuple[str, ...]:
     """Return the command line with the script's path in the unpacked bundle, regardless of the start folder."""
-    given = list(argv)
     if start_folder(command, folder) == folder.work:
-        return given
-    target = python_target(given)
+        return argv
+    target = python_target(argv)
     if target is None:
-        return [str(folder.work / given[0]), *given[1:]] if "/" in given[0] else given
+        return (str(folder.work / argv[0]), *argv[1:]) if "/" in argv[0] else argv
     if target.is_module:
-        return given
-    at = given.index(target.name, 1)
-    return [*given[:at], str(folder.work / target.name), *given[at + 1 :]]
-
-
-def _strangers(scan: Scan, bundle: Bundle, output: PurePosixPath | None) -> Iterable[str]:
-    for path, seen in scan.entries.items():
-        inside = output is not None and PurePosixPath(path).is_relative_to(output)
-        if seen.kind != "folder" and not inside and bundle.get(path) != seen.signature[:2]:
-            yield path
+        return argv
+    at = argv.index(target.name, 1)
+    return (*argv[:at], str(folder.work / target.name), *argv[at + 1 :])

@@ -34,8 +34,8 @@ class _Torn(Exception):  # not an error: the next save takes the file
     """Signal that a file changed while it was read."""
 
 
-def save(store: Store, tree: Tree, request: Request, *, forget: bool = True) -> Outcome:
-    """Save the changes since the last call. With `forget`, delete objects that the last two manifests do not name.
+def save(store: Store, tree: Tree, request: Request, *, prune: bool = True) -> Outcome:
+    """Save the changes since the last call. With `prune`, delete objects that the last two manifests do not name.
 
     Raises:
         CannotSave: the folder is larger than allowed.
@@ -45,7 +45,7 @@ def save(store: Store, tree: Tree, request: Request, *, forget: bool = True) -> 
     scan = _scan(tree, request)
     saving = _Saving(store, tree, request, before)
     entries = {
-        path: entry for path, seen in scan.entries.items() if (entry := saving.take(path, seen)) is not None
+        path: entry for path, found in scan.entries.items() if (entry := saving.take(path, found)) is not None
     }
     gone = before.entries.keys() - scan.entries.keys()
     removed = {path: one for path, one in before.removed.items() if path not in entries}
@@ -76,8 +76,8 @@ def save(store: Store, tree: Tree, request: Request, *, forget: bool = True) -> 
         }
     )
     store_manifest(store, index, request)
-    if forget:
-        _forget(store, index, request, [key for key in before.dropped if key not in used])
+    if prune:
+        _prune(store, index, request, [key for key in before.dropped if key not in used])
     return outcome.model_copy(update={"index": index, "changed": True})
 
 
@@ -93,11 +93,11 @@ def _scan(tree: Tree, request: Request) -> Scan:
         raise CannotSave(f"The output folder cannot be saved: {error}. Pack them into fewer files.") from None
     known = request.index.entries if request.index is not None else {}
     ours = {
-        path: seen
-        for path, seen in scan.entries.items()
-        if path in known or not _is_of_bundle(seen, request.bundle.get(path))
+        path: found
+        for path, found in scan.entries.items()
+        if path in known or not _is_of_bundle(found, request.bundle.get(path))
     }
-    size_bytes = sum(seen.size_bytes for seen in ours.values())
+    size_bytes = sum(found.size_bytes for found in ours.values())
     if len(ours) > MAX_FILES:
         raise CannotSave(
             f"The output folder cannot be saved: it has more than {MAX_FILES:,} files. Pack them into fewer files."
@@ -110,10 +110,10 @@ def _scan(tree: Tree, request: Request) -> Scan:
     return Scan(ours, scan.odd)
 
 
-def _is_of_bundle(seen: TreeEntry, known: tuple[int, int] | None) -> bool:
+def _is_of_bundle(found: TreeEntry, known: tuple[int, int] | None) -> bool:
     if known is None:
         return False
-    return seen.kind == "folder" or known == seen.signature[:2]
+    return found.kind == "folder" or known == found.signature[:2]
 
 
 class _Saving:
@@ -133,20 +133,20 @@ class _Saving:
         self.odd: list[str] = []
         self.moved_bytes = 0
 
-    def take(self, path: str, seen: TreeEntry) -> OutputEntry | None:
+    def take(self, path: str, found: TreeEntry) -> OutputEntry | None:
         """Return the entry for the manifest, or None for a new file that is still being written."""
         old = self._before.entries.get(path)
-        if seen.kind != "file":
-            self.signatures[path] = seen.signature
-            return self._unless_equal(old, self._entry(seen, target=seen.target))
-        if old is not None and old.kind == "file" and self._before.signatures.get(path) == seen.signature:
-            self.signatures[path] = seen.signature
+        if found.kind != "file":
+            self.signatures[path] = found.signature
+            return self._unless_equal(old, self._entry(found, target=found.target))
+        if old is not None and old.kind == "file" and self._before.signatures.get(path) == found.signature:
+            self.signatures[path] = found.signature
             return old
-        if not self._at_rest(path, seen):
+        if not self._at_rest(path, found):
             self.busy.append(path)
             return old
         try:
-            parts = self._store_parts(path, seen)
+            parts = self._store_parts(path, found)
         except _Torn:
             self.busy.append(path)
             return old
@@ -155,25 +155,25 @@ class _Saving:
                 return None
             self.odd.append(path)
             return old
-        self.signatures[path] = seen.signature
-        return self._unless_equal(old, self._entry(seen, parts=parts))
+        self.signatures[path] = found.signature
+        return self._unless_equal(old, self._entry(found, parts=parts))
 
-    def _at_rest(self, path: str, seen: TreeEntry) -> bool:
+    def _at_rest(self, path: str, found: TreeEntry) -> bool:
         if self._request.last or path in self._before.busy:
             return True
-        return self._request.now_s - seen.mtime_ns / 1e9 >= QUIET_S
+        return self._request.now_s - found.mtime_ns / 1e9 >= QUIET_S
 
-    def _store_parts(self, path: str, seen: TreeEntry) -> tuple[str, ...]:
+    def _store_parts(self, path: str, found: TreeEntry) -> tuple[str, ...]:
         parts = []
         with self._tree.reading(path) as file:
             read_bytes = 0
             while part := read_part(file, PART_BYTES):
                 read_bytes += len(part)
-                if read_bytes > seen.size_bytes:
+                if read_bytes > found.size_bytes:
                     raise _Torn
                 parts.append(self._store_part(part))
         after = self._tree.look(path)
-        if read_bytes != seen.size_bytes or after is None or after.signature != seen.signature:
+        if read_bytes != found.size_bytes or after is None or after.signature != found.signature:
             raise _Torn
         return tuple(parts)
 
@@ -187,13 +187,13 @@ class _Saving:
             self.moved_bytes += len(part)
         return known
 
-    def _entry(self, seen: TreeEntry, *, parts: tuple[str, ...] = (), target: str = "") -> OutputEntry:
+    def _entry(self, found: TreeEntry, *, parts: tuple[str, ...] = (), target: str = "") -> OutputEntry:
         return OutputEntry(
-            kind=seen.kind,
+            kind=found.kind,
             version=self._request.version,
-            mode=seen.mode,
-            mtime_ns=seen.mtime_ns if seen.kind == "file" else 0,
-            size_bytes=seen.size_bytes,
+            mode=found.mode,
+            mtime_ns=found.mtime_ns if found.kind == "file" else 0,
+            size_bytes=found.size_bytes,
             parts=parts,
             target=target,
         )
@@ -203,7 +203,7 @@ class _Saving:
         return old if old is not None and (old.content, old.mode) == (new.content, new.mode) else new
 
 
-def _forget(store: Store, index: Index, request: Request, parts: Sequence[str]) -> None:
+def _prune(store: Store, index: Index, request: Request, parts: Sequence[str]) -> None:
     """Delete the third-last manifest of this node, and parts that only it named.
 
     An error leaves unused objects, but does no harm.

@@ -82,14 +82,14 @@ class Tree:
             for name, path in self._names(folder):
                 if name == _CACHE or name.startswith(TEMPORARY):
                     continue
-                seen = self._look(path) if _is_text(path) else None
-                if seen is None:
+                entry = self.look(path) if _is_text(path) else None
+                if entry is None:
                     odd.append(ascii(path)[:200])
                     continue
                 if len(entries) == most:
                     raise TooManyFiles(f"it has more than {most:,} files")
-                entries[path] = seen
-                if seen.kind == "folder":
+                entries[path] = entry
+                if entry.kind == "folder":
                     waiting.append(path)
         return Scan(entries, tuple(sorted(odd)))
 
@@ -163,10 +163,6 @@ class Tree:
                 with suppress(OSError):  # not empty
                     os.rmdir(name, dir_fd=folder)
 
-    def look(self, path: str) -> TreeEntry | None:
-        """Return one entry, or None if there is none that can be kept."""
-        return self._look(path)
-
     def _names(self, folder: str) -> list[tuple[str, str]]:
         descriptor = self._open_folder(folder)
         try:
@@ -175,7 +171,8 @@ class Tree:
             os.close(descriptor)
         return [(name, f"{folder}/{name}" if folder else name) for name in names]
 
-    def _look(self, path: str) -> TreeEntry | None:
+    def look(self, path: str) -> TreeEntry | None:
+        """Return one entry, or None if there is none that can be kept."""
         try:
             with self._folder_of(path) as (folder, name):
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -133,7 +133,7 @@ def _unpacked(packed: BinaryIO, order: UnpackOrder) -> UnpackFailure | None:
         return None
     with contextlib.suppress(ValueError, TypeError):
         return UnpackFailure(**json.loads(done.stdout))
-    said = (done.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
+    last_line = (done.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
     return UnpackFailure(
-        NOT_UNPACKED, f"the unpacking process exited with code {done.returncode}: {said[:300]}"
+        NOT_UNPACKED, f"the unpacking process exited with code {done.returncode}: {last_line[:300]}"
     )

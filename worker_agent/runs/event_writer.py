@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict
-from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ from worker_agent.runs.step_meters import StepMeters
 _log = structlog.get_logger()
 
 _URGENT = (FirstStep, Ready, Switched, Left)
-"""Messages for which the service waits, and with it the ranks."""
+"""Messages that are sent at once, because the service and the ranks wait for them."""
 _KILLED_IN_SHELL = 128 + signal.SIGKILL
 """Exit code of a shell whose program was killed."""
 _MOST_STACKS = 8
@@ -61,13 +61,15 @@ _STACK_CHARACTERS = 8192
 class EventWriter:
     """Writer of report entries about runs. Each fact is reported once; `Run` stores what was reported.
 
-    `heard` is called with every message of a rank. `secrets` masks the secrets in messages.
+    `on_message` is called with every message of a rank. `secrets` masks the secrets in messages.
     """
 
-    def __init__(self, outbox: Outbox, heard: Callable[[Run, Message], None], secrets: RunSecrets) -> None:
+    def __init__(
+        self, outbox: Outbox, on_message: Callable[[Run, Message], None], secrets: RunSecrets
+    ) -> None:
         self._outbox = outbox
         self._secrets = secrets
-        self._heard = heard
+        self._on_message = on_message
         self._memory_kills = MemoryKills(counter())
         self._steps = StepMeters()
         self._printed = PrintedSteps()
@@ -77,34 +79,27 @@ class EventWriter:
         """Report that all ranks of the run have a process."""
         if run.start_reported:
             return
-        self._outbox.add(lambda sequence, at: RanksStarted(**_head(run, sequence, at), how=how), urgent=True)
+        self._outbox.add(partial(RanksStarted, **_ids(run), how=how), urgent=True)
         run.start_reported = True
         run.save()
         _log.info("ranks started", run=run.folder.name, ranks=len(run.command.ranks), how=how)
 
     def start_failed(self, run: Run, message: str, *, retryable: bool) -> None:
         """Report that the run cannot start on this node."""
-        self._outbox.add(
-            lambda sequence, at: StartFailed(
-                **_head(run, sequence, at), message=message, retryable=retryable
-            ),
-            urgent=True,
-        )
+        draft = partial(StartFailed, **_ids(run), message=message, retryable=retryable)
+        self._outbox.add(draft, urgent=True)
         run.start_reported = True
         run.save()
         _log.warning("start failed", run=run.folder.name, message=message, retryable=retryable)
 
     def hung(self, run: Run, silence: Silence, stacks: list[str]) -> None:
         """Report that the ranks of the run took no step for a long time, with their stacks."""
-        silent_s, usual_s = silence.silent_s, silence.usual_s
         redactor = self._redactor(run)
         bounded = [redactor.text(one)[:_STACK_CHARACTERS] for one in stacks[:_MOST_STACKS]]
-        self._outbox.add(
-            lambda sequence, at: RanksHung(
-                **_head(run, sequence, at), silent_s=silent_s, usual_s=usual_s, stacks=bounded
-            ),
-            urgent=True,
+        draft = partial(
+            RanksHung, **_ids(run), silent_s=silence.silent_s, usual_s=silence.usual_s, stacks=bounded
         )
+        self._outbox.add(draft, urgent=True)
 
     def messages(self, run: Run, *, last: bool = False) -> None:
         """Forward the messages that the ranks wrote since the last call.
@@ -143,7 +138,7 @@ class EventWriter:
             if ended is None and gone and run.folder.pid(slot.rank).exists():
                 ended = {"exit_code": None, "signal": None, "signalled": False}  # lost with its launcher
             if ended is not None:
-                self.messages(run, last=True)  # its messages precede its end
+                self.messages(run, last=True)  # messages of a rank are reported before its end
                 failure = self._exited(run, slot.rank, ended) or failure
         return failure
 
@@ -170,8 +165,8 @@ class EventWriter:
     def released(self, run: Run, *, older_stay: bool) -> None:
         """Report that nothing of the run is left.
 
-        `older_stay` means that processes of an older run are left, or of one to be released together with
-        this run.
+        `older_stay`: another run of the job, of this generation's age or older, still has processes here. The
+        report then releases only this run's slots.
         """
         self.messages(run, last=True)
         job_id, generation = run.command.job_id, run.command.generation
@@ -186,19 +181,12 @@ class EventWriter:
 
     def slots_free(self, job_id: str, generation: int, slots: Collection[int]) -> None:
         """Report that no process of exactly this generation of the job uses these slots."""
-        self._outbox.add(
-            lambda sequence, at: Released(
-                sequence=sequence, job_id=job_id, generation=generation, at=at, slots=sorted(slots)
-            ),
-            urgent=True,
-        )
+        draft = partial(Released, job_id=job_id, generation=generation, slots=sorted(slots))
+        self._outbox.add(draft, urgent=True)
 
     def nothing_held(self, job_id: str, generation: int) -> None:
         """Report that no process of this generation of the job, or of an older one, is on this node."""
-        self._outbox.add(
-            lambda sequence, at: Released(sequence=sequence, job_id=job_id, generation=generation, at=at),
-            urgent=True,
-        )
+        self._outbox.add(partial(Released, job_id=job_id, generation=generation), urgent=True)
 
     def _forward(self, run: Run, rank: int, message: Message, position: ReadPosition | None) -> None:
         """Queue a message of the process that was started as `rank`; the message holds its present rank."""
@@ -219,12 +207,9 @@ class EventWriter:
         elif isinstance(message, FirstStep | Switched) and not run.stepped:
             run.stepped = True
             run.save()
-        self._heard(run, message)
-        self._outbox.add(
-            lambda sequence, at: RankMessage(**_head(run, sequence, at), rank=rank, message=fields),
-            position,
-            urgent=isinstance(message, _URGENT),
-        )
+        self._on_message(run, message)
+        draft = partial(RankMessage, **_ids(run), rank=rank, message=fields)
+        self._outbox.add(draft, position, urgent=isinstance(message, _URGENT))
 
     def _exited(self, run: Run, rank: int, ended: dict[str, Any]) -> bool:
         code, number = ended["exit_code"], ended["signal"]
@@ -236,18 +221,17 @@ class EventWriter:
         silent = not over and not run.stepped
         lines = tail(run.folder.log(rank)) if failed(code, completed=over) or silent else []
         lines = self._redactor(run).text("\n".join(lines)).split("\n") if lines else []
-        self._outbox.add(
-            lambda sequence, at: RankExited(
-                **_head(run, sequence, at),
-                rank=rank,
-                exit_code=code,
-                signal=number,
-                stopped_by_agent=ended["signalled"],
-                completed=completed,
-                log_tail=lines,
-            ),
-            urgent=True,
+        draft = partial(
+            RankExited,
+            **_ids(run),
+            rank=rank,
+            exit_code=code,
+            signal=number,
+            stopped_by_agent=ended["signalled"],
+            completed=completed,
+            log_tail=lines,
         )
+        self._outbox.add(draft, urgent=True)
         run.exits_reported.add(rank)
         run.save()
         _log.info("rank ended", run=run.folder.name, rank=rank, exit_code=code, signal=number)
@@ -259,10 +243,5 @@ class EventWriter:
         return HideAll() if known is None else known
 
 
-def _head(run: Run, sequence: int, at: datetime) -> dict[str, Any]:
-    return {
-        "sequence": sequence,
-        "job_id": run.command.job_id,
-        "generation": run.command.generation,
-        "at": at,
-    }
+def _ids(run: Run) -> dict[str, Any]:
+    return {"job_id": run.command.job_id, "generation": run.command.generation}

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from headway.contract.runtime import Completed, FirstStep, Message, Progress, Stopped
 
-MOST_A_TICK_S = 1.0
-_LOOKS_IF_IDLE = 4
-_LOOKS_IF_BUSY = 60
+MAX_TICK_S = 1.0
+_SAMPLES_IF_IDLE = 4
+_SAMPLES_IF_BUSY = 60
 _IDLE_SHARE = 0.02
 """Share of a processor below which a main thread counts as waiting."""
 _REMEMBERED = 64
@@ -37,8 +37,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Place of a rank's main thread, and its processor time since the start."""
+class ThreadSample:
+    """Sample of a rank's main thread: its stack, and its processor time since the start."""
 
     stack: str
     cpu_s: float
@@ -54,14 +54,14 @@ class HangFinding(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWatch:
-    """Knowledge about the steps of one run."""
+    """Steps of one run, as its messages report them."""
 
     generation: int = 0
-    """Newest generation of which a step was seen; 0 if none."""
+    """Newest generation that reported a step; 0 if none."""
     ordered: int = 0
     """Newest generation whose members were ordered."""
     alive_s: float = 0.0
-    """Time of the last sign of life."""
+    """Time of the last message or output."""
     over: bool = False
     steps_s: tuple[float, ...] = ()
     """Mean step times in the latest messages."""
@@ -82,9 +82,9 @@ class Silence:
 
 
 class AwakeClock:
-    """Clock that counts only time in which `tick` is called at least every `MOST_A_TICK_S`.
+    """Clock that counts only time in which `tick` is called at least every `MAX_TICK_S`.
 
-    While the host sleeps or the agent is stopped, nothing calls it. Of such a pause, only `MOST_A_TICK_S`
+    While the host sleeps or the agent is stopped, nothing calls it. Of such a pause, only `MAX_TICK_S`
     counts.
     """
 
@@ -95,15 +95,15 @@ class AwakeClock:
     def tick(self, monotonic_s: float) -> float:
         """Return the time of this clock when a monotonic clock reads `monotonic_s`."""
         if self._asked_s is not None:
-            self.now_s += min(max(monotonic_s - self._asked_s, 0.0), MOST_A_TICK_S)
+            self.now_s += min(max(monotonic_s - self._asked_s, 0.0), MAX_TICK_S)
         self._asked_s = monotonic_s
         return self.now_s
 
 
-def heard(watch: StepWatch, message: Message, now_s: float) -> StepWatch:
+def after_message(watch: StepWatch, message: Message, now_s: float) -> StepWatch:
     """Return the watch after a message of a rank.
 
-    Only rank 0 reports steps. Any other message is a sign of life too, such as the values of an evaluation.
+    Only rank 0 reports steps. Any other message also ends the silence, such as the values of an evaluation.
     """
     match message:
         case FirstStep(rank=0) | Progress(rank=0) if message.generation >= watch.generation:
@@ -116,25 +116,25 @@ def heard(watch: StepWatch, message: Message, now_s: float) -> StepWatch:
     return replace(watch, alive_s=now_s)
 
 
-def printed(watch: StepWatch, size_bytes: int, generation: int, now_s: float) -> StepWatch:
+def after_output(watch: StepWatch, size_bytes: int, generation: int, now_s: float) -> StepWatch:
     """Return the watch of a script without the library for this output size: more output counts as a step."""
     if size_bytes == watch.printed_bytes:
         return watch
     return replace(watch, generation=generation, printed_bytes=size_bytes, alive_s=now_s)
 
 
-def written(watch: StepWatch, size_bytes: int) -> StepWatch:
+def after_own_output(watch: StepWatch, size_bytes: int) -> StepWatch:
     """Return the watch after the agent itself added `size_bytes` to the output."""
     return replace(watch, printed_bytes=watch.printed_bytes + size_bytes)
 
 
-def ordered(watch: StepWatch, generation: int) -> StepWatch:
+def after_order(watch: StepWatch, generation: int) -> StepWatch:
     """Return the watch after new members were ordered: they pause training, and resume together."""
     return replace(watch, ordered=max(watch.ordered, generation))
 
 
-def rested(watch: StepWatch, now_s: float) -> StepWatch:
-    """Return the watch after the ranks were found to work, or their silence was reported: it counts from now on."""
+def restarted(watch: StepWatch, now_s: float) -> StepWatch:
+    """Return the watch with the silence counted from now on: the ranks work, or their silence was reported."""
     return replace(watch, alive_s=now_s)
 
 
@@ -148,27 +148,20 @@ def silence(watch: StepWatch, limits: Limits, now_s: float) -> Silence | None:
     return Silence(silent_s=silent_s, usual_s=watch.usual_s)
 
 
-def judged(looks: Sequence[Mapping[int, Place]], every_s: float) -> HangFinding:
+def judge(samples: Sequence[Mapping[int, ThreadSample]], every_s: float) -> HangFinding:
     """Return the finding from samples of all ranks, taken every `every_s`, oldest first.
 
     A main thread that moves is at work, for example on an evaluation or a compilation. One that stays at its
     place and uses no processor waits for an event that does not come. One that is busy at the same place may
     poll a GPU in a loop, so it counts as hung only after many samples.
     """
-    moved = any(_stacks(look) != _stacks(looks[0]) for look in looks[1:])
-    if moved:
+    stacks = [{rank: thread.stack for rank, thread in sample.items()} for sample in samples]
+    if any(sample != stacks[0] for sample in stacks):
         return HangFinding.WORKS
     busy = any(
         after[rank].cpu_s - before[rank].cpu_s > _IDLE_SHARE * every_s
-        for before, after in pairwise(looks)
+        for before, after in pairwise(samples)
         for rank in after
     )
-    return (
-        HangFinding.HANGS
-        if len(looks) >= (_LOOKS_IF_BUSY if busy else _LOOKS_IF_IDLE)
-        else HangFinding.UNCLEAR
-    )
-
-
-def _stacks(look: Mapping[int, Place]) -> dict[int, str]:
-    return {rank: place.stack for rank, place in look.items()}
+    enough = len(samples) >= (_SAMPLES_IF_BUSY if busy else _SAMPLES_IF_IDLE)
+    return HangFinding.HANGS if enough else HangFinding.UNCLEAR

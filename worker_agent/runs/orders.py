@@ -12,7 +12,7 @@ import structlog
 
 from headway.contract.agents import OrderCommand
 from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
-from worker_agent.host.folders import JobFolder, RunFolder, write_text
+from worker_agent.host.folders import RunFolder, write_text
 
 _log = structlog.get_logger()
 
@@ -30,36 +30,21 @@ def order_of(command: OrderCommand) -> Order:
     )
 
 
-def keep(job: JobFolder, order: Order) -> None:
-    """Store the order if it is the newest of the job."""
-    _replace_older(job.order, order)
-
-
-def deliver(job: JobFolder, folder: RunFolder) -> None:
+def deliver(folder: RunFolder) -> None:
     """Copy the newest order of the job to the ranks of a run, unless it is from before their generation."""
-    order = _read(job.order)
-    if order is not None and order.generation >= int(folder.path.name):
-        _replace_older(folder.order, order)
+    order = read(folder.job.order)
+    if order is not None and order.generation >= folder.generation:
+        store_newest(folder.order, order)
 
 
-def newest(job: JobFolder) -> Order | None:
-    """Return the newest order of the job, or None without one."""
-    return _read(job.order)
-
-
-def generation_in(path: Path) -> int:
-    """Return the generation of the order in this file; 0 without one."""
-    order = _read(path)
-    return 0 if order is None else order.generation
-
-
-def _replace_older(path: Path, order: Order) -> None:
-    present = _read(path)
+def store_newest(path: Path, order: Order) -> None:
+    """Write the order to the file, unless the file has a newer one."""
+    present = read(path)
     if present is None or present.generation < order.generation:
         write_text(path, order_to_json(order), 0o640)  # ranks with their own user read it by group
 
 
-def _read(path: Path) -> Order | None:
+def read(path: Path) -> Order | None:
     """Return the order in the file, or None if there is none or a script has overwritten it."""
     try:
         return order_from_json(path.read_text())

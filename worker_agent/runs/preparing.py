@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
 from headway.contract.agents import RunCommand, SlotInfo
 from headway.contract.runtime import ENV_OUTPUT_DIR
 from worker_agent.host.folders import RunFolder, write_json
-from worker_agent.isolation.engines import Found, container_of
+from worker_agent.isolation.engines import DetectedEngine, container_of
 from worker_agent.isolation.modes import Isolation, give
 from worker_agent.launcher.commandline import start_method
 from worker_agent.launcher.protocol import LaunchPlan
@@ -41,7 +40,7 @@ class Host:
     cpus: int
     base_env: Mapping[str, str]
     isolation: Isolation
-    engine: Found
+    engine: DetectedEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +51,6 @@ class CannotPrepare:
     retryable: bool
 
 
-class Prepares(Protocol):
-    """Interface of a preparer of working folders."""
-
-    def prepare(self, command: RunCommand, folder: RunFolder) -> CannotPrepare | None:
-        """Create the working folder of the run. Return the reason if that is not possible."""
-
-
 class Preparer:
     """Preparer of working folders. Thread-safe."""
 
@@ -66,7 +58,7 @@ class Preparer:
         self,
         bundles: BundleCache,
         isolation: Isolation,
-        engine: Found,
+        engine: DetectedEngine,
         secrets: RunSecrets,
         storage: StorageKeys,
         outputs: Outputs,

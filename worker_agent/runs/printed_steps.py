@@ -86,8 +86,10 @@ def compiled(pattern: str) -> Any:
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        (said, *_) = error.args or ("unknown",)
-        raise ValueError(said.decode(errors="replace") if isinstance(said, bytes) else str(said)) from error
+        (reason, *_) = error.args or ("unknown",)
+        raise ValueError(
+            reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        ) from error
 
 
 def stepped_in(pattern: Any, line: bytes, *, generation: int, at_s: float) -> Stepped | None:

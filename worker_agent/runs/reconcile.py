@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TypeAlias
+from enum import Enum, StrEnum, auto
+from typing import NamedTuple
 
 from headway.contract.runtime import EXIT_DONE, EXIT_STOPPED
 
@@ -40,7 +40,7 @@ _RECLAIM_MARGIN_S = 2.0
 class Phase(StrEnum):
     """Phase in the life of a run.
 
-    PREPARING: its files are being fetched. READY: it may start. LIVE: the launcher was told to start it.
+    PREPARING: its files are being fetched. READY: it may start. LIVE: the launcher was ordered to start it.
     GONE: no process of it is left.
     """
 
@@ -80,39 +80,28 @@ class RunState:
 
     @property
     def ending(self) -> bool:
-        """True if the run has been told to end."""
+        """True if the run has been ordered to end."""
         return self.terminate or self.kill_at_s is not None
 
 
-@dataclass(frozen=True, slots=True)
-class StartRun:
-    """Action that tells the launcher to start the run."""
+class ActionKind(Enum):
+    """Kind of an action.
 
+    START: order the launcher to start the run. TERMINATE: send SIGTERM to each rank. KILL: send SIGKILL to
+    every process of the run. RELEASE: report the run as gone, and forget it.
+    """
+
+    START = auto()
+    TERMINATE = auto()
+    KILL = auto()
+    RELEASE = auto()
+
+
+class Action(NamedTuple):
+    """Action that is due for a run."""
+
+    kind: ActionKind
     run: RunState
-
-
-@dataclass(frozen=True, slots=True)
-class TerminateRun:
-    """Action that sends SIGTERM to each rank."""
-
-    run: RunState
-
-
-@dataclass(frozen=True, slots=True)
-class KillRun:
-    """Action that sends SIGKILL to every process of the run."""
-
-    run: RunState
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Action that reports the run as gone, and forgets it."""
-
-    run: RunState
-
-
-Action: TypeAlias = StartRun | TerminateRun | KillRun | Release
 
 
 def refusal(fence: Fence, generation: int) -> str:
@@ -182,7 +171,7 @@ def reconcile(runs: Iterable[RunState], now_s: float) -> list[Action]:
         elif (
             run.phase is Phase.READY and (run.joins or run.job_id not in alive) and busy.isdisjoint(run.slots)
         ):
-            actions.append(StartRun(run))
+            actions.append(Action(ActionKind.START, run))
             busy |= run.slots
     return actions
 
@@ -194,12 +183,12 @@ def _age(run: RunState) -> tuple[str, int]:
 def _end(run: RunState, *, superseded: bool, now_s: float) -> Action | None:
     """Return the action that advances the end of the run, if it is to end."""
     if run.phase is Phase.GONE:
-        return Release(run)
+        return Action(ActionKind.RELEASE, run)
     ending = run.ending or superseded
     if run.phase is not Phase.LIVE:
-        return Release(run) if ending else None
+        return Action(ActionKind.RELEASE, run) if ending else None
     if not run.killed and (superseded or (run.kill_at_s is not None and run.kill_at_s <= now_s)):
-        return KillRun(run)
+        return Action(ActionKind.KILL, run)
     if run.terminate and not run.terminated:
-        return TerminateRun(run)
+        return Action(ActionKind.TERMINATE, run)
     return None

@@ -25,6 +25,11 @@ KEEP_GENERATIONS = 3
 KEEP_FENCE_S = 30 * 86400.0
 KEEP_FOLDERS_S = 6 * 3600.0
 LOG_BYTES = 1 << 20
+_STATE_NOTES = ("terminate", "kill_at_s", "terminated", "killed")
+"""Fields of `RunState` that a restarted agent reads from the run's notes, besides the slots."""
+_RUN_NOTES = ("start_reported", "library", "stepped", "release_as")
+_SET_NOTES = ("exits_reported", "completed", "left")
+"""Fields of `Run` with a set of ranks. `_RUN_NOTES` are its other fields that are stored."""
 
 
 @dataclass(slots=True)
@@ -65,35 +70,15 @@ class Run:
     @property
     def logged(self) -> LoggedRun:
         """Data on the run that the log shipper needs."""
-        ranks = [rank.rank for rank in self.command.ranks]
-        return logged(self.folder, ranks, has_secrets=bool(self.command.secrets))
+        ranks = tuple(slot.rank for slot in self.command.ranks)
+        return LoggedRun(self.folder, ranks, has_secrets=bool(self.command.secrets))
 
     def save(self) -> None:
         """Store on disk what a restarted agent must know."""
-        write_json(
-            self.folder.notes,
-            {
-                "terminate": self.state.terminate,
-                "kill_at_s": self.state.kill_at_s,
-                "terminated": self.state.terminated,
-                "killed": self.state.killed,
-                "slots": sorted(self.state.slots),
-                "start_reported": self.start_reported,
-                "exits_reported": sorted(self.exits_reported),
-                "completed": sorted(self.completed),
-                "left": sorted(self.left),
-                "library": self.library,
-                "stepped": self.stepped,
-                "release_as": self.release_as,
-            },
-        )
-
-
-def logged(folder: RunFolder, ranks: list[int], *, has_secrets: bool) -> LoggedRun:
-    """Return the data on a run that the log shipper needs."""
-    return LoggedRun(
-        folder.path.parent.name, int(folder.path.name), tuple(ranks), folder, has_secrets=has_secrets
-    )
+        notes = {name: getattr(self.state, name) for name in _STATE_NOTES}
+        notes |= {name: getattr(self, name) for name in _RUN_NOTES}
+        sets = {name: sorted(getattr(self, name)) for name in _SET_NOTES}
+        write_json(self.folder.notes, {**notes, **sets, "slots": sorted(self.state.slots)})
 
 
 def new_run(state: StateFolder, command: RunCommand) -> Run:
@@ -134,14 +119,14 @@ def load_runs(state: StateFolder) -> list[Run]:
 
 def unshipped_logs(state: StateFolder) -> list[LoggedRun]:
     """Return the finished runs whose logs the service does not have completely."""
-    over = [f for f in _folders(state) if f.ended.exists() and not f.shipped.exists()]
     return [
-        logged(
+        LoggedRun(
             folder,
-            [int(log.stem.removeprefix("rank-")) for log in folder.path.glob("rank-*.log")],
+            tuple(int(log.stem.removeprefix("rank-")) for log in folder.path.glob("rank-*.log")),
             has_secrets=bool((read_json(folder.command) or {}).get("secrets")),
         )
-        for folder in over
+        for folder in _folders(state)
+        if folder.ended.exists() and not folder.shipped.exists()
     ]
 
 
@@ -153,34 +138,38 @@ def tidy(state: StateFolder, now_s: float) -> None:
     """
     for job in state.jobs():
         _tidy_job(job, state, now_s)
-    _remove_halves(state.bundles, now_s)
-    _remove_halves(state.path, now_s)
-    start_anew(state.launcher_log)
+    _remove_temporary_files(state.bundles, now_s)
+    _remove_temporary_files(state.path, now_s)
+    rotate(state.launcher_log)
 
 
-def _remove_halves(folder: Path, now_s: float) -> None:
+def _remove_temporary_files(folder: Path, now_s: float) -> None:
     """Remove temporary files of writers that were killed."""
-    for half in folder.glob(".*.tmp"):
-        with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
-            if now_s - half.stat().st_mtime > KEEP_FOLDERS_S:
-                half.unlink()
+    for temporary in folder.glob(".*.tmp"):
+        if _is_old(temporary, now_s):
+            temporary.unlink(missing_ok=True)
+
+
+def _is_old(path: Path, now_s: float) -> bool:
+    with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+        return now_s - path.stat().st_mtime > KEEP_FOLDERS_S
+    return False
 
 
 def _tidy_job(job: JobFolder, state: StateFolder, now_s: float) -> None:
     folders = job.runs()
     for one in (job.path, *(run.path for run in folders)):
-        _remove_halves(one, now_s)
+        _remove_temporary_files(one, now_s)
     done = [folder for folder in folders if folder.ended.exists() and folder.shipped.exists()]
-    for folder in (one for one in folders if not one.command.exists()):  # its agent was killed
-        if now_s - folder.path.stat().st_mtime > KEEP_FOLDERS_S:
-            shutil.rmtree(folder.path, ignore_errors=True)
-    for folder in done:
-        old = now_s - folder.ended.stat().st_mtime > KEEP_FOLDERS_S
-        if old or folder not in folders[-KEEP_GENERATIONS:]:
-            shutil.rmtree(folder.path, ignore_errors=True)
-    for partial in job.path.glob("*.partial"):
-        if now_s - partial.stat().st_mtime > KEEP_FOLDERS_S:
-            shutil.rmtree(partial, ignore_errors=True)
+    old = [folder.path for folder in done if _is_old(folder.ended, now_s)]
+    old += [folder.path for folder in done if folder not in folders[-KEEP_GENERATIONS:]]
+    # A run without a command, or a partly unpacked bundle: the agent was killed while it wrote it.
+    halves = [
+        *(folder.path for folder in folders if not folder.command.exists()),
+        *job.path.glob("*.partial"),
+    ]
+    for path in [*old, *(half for half in halves if _is_old(half, now_s))]:
+        shutil.rmtree(path, ignore_errors=True)
     if job.runs():
         return
     with contextlib.suppress(FileNotFoundError):
@@ -196,13 +185,13 @@ def _tidy_job(job: JobFolder, state: StateFolder, now_s: float) -> None:
 
 def _remove_work(job: JobFolder) -> None:
     """Remove the working folder and the output folder, after the index files that describe them."""
-    for note in (job.output_index, job.bundle):
-        note.unlink(missing_ok=True)
+    for index in (job.output_index, job.bundle):
+        index.unlink(missing_ok=True)
     for path in (job.work, job.output):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def start_anew(log: Path) -> None:
+def rotate(log: Path) -> None:
     """Copy a large log to `<name>.1` and truncate it. Its writer appends, and so continues in the empty file."""
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > LOG_BYTES:
@@ -229,24 +218,8 @@ def _load(folder: RunFolder, command: RunCommand) -> Run:
     notes: dict[str, Any] = read_json(folder.notes) or {}
     phase = Phase.GONE if folder.gone.exists() else Phase.LIVE if folder.started.exists() else Phase.PREPARING
     initial = _initial(command)
-    state = replace(
-        initial,
-        slots=frozenset(notes.get("slots", initial.slots)),
-        phase=phase,
-        terminate=notes.get("terminate", False),
-        kill_at_s=notes.get("kill_at_s"),
-        terminated=notes.get("terminated", False),
-        killed=notes.get("killed", False),
-    )
-    return Run(
-        command,
-        folder,
-        state,
-        start_reported=notes.get("start_reported", False),
-        exits_reported=set(notes.get("exits_reported", [])),
-        completed=set(notes.get("completed", [])),
-        left=set(notes.get("left", [])),
-        library=notes.get("library", False),
-        stepped=notes.get("stepped", False),
-        release_as=notes.get("release_as", 0),
-    )
+    slots = frozenset(notes.get("slots", initial.slots))
+    kept = {name: notes[name] for name in _STATE_NOTES if name in notes}
+    fields = {name: notes[name] for name in _RUN_NOTES if name in notes}
+    fields |= {name: set(notes[name]) for name in _SET_NOTES if name in notes}
+    return Run(command, folder, replace(initial, slots=slots, phase=phase, **kept), **fields)

@@ -68,5 +68,5 @@ class Runs:
         ]
 
     def with_processes(self) -> list[Run]:
-        """Return the runs that the launcher was told to start and that are not gone."""
+        """Return the runs that the launcher was ordered to start and that are not gone."""
         return [run for run in self._runs.values() if run.state.phase is Phase.LIVE]

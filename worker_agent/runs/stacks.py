@@ -17,7 +17,7 @@ import structlog
 from headway.contract.runtime import STACKS_SIGNAL, stacks_file
 from worker_agent.host.folders import read_json
 from worker_agent.launcher import processes
-from worker_agent.runs.hung import Place
+from worker_agent.runs.hung import ThreadSample
 from worker_agent.runs.records import Run
 
 _log = structlog.get_logger()
@@ -26,7 +26,7 @@ WRITTEN_WITHIN_S = 1.0
 """Seconds within which a rank that is able to write its stacks has written them."""
 _MOST_BYTES = 64 << 10
 """Maximum bytes of one rank's stacks."""
-_MUTE = "it cannot write its stacks"
+_CANNOT_WRITE = "it cannot write its stacks"
 _STATES = {
     "R": "running",
     "S": "waiting",
@@ -38,7 +38,7 @@ _STATES = {
 }
 
 
-def ask(run: Run) -> None:
+def request(run: Run) -> None:
     """Make every living rank of the run write its stacks, and delete earlier ones."""
     for rank, process in _living(run):
         with contextlib.suppress(FileNotFoundError):
@@ -48,19 +48,19 @@ def ask(run: Run) -> None:
 
 
 def read(run: Run) -> dict[int, str]:
-    """Return the stacks of the living ranks since `ask`, main thread first, or the kernel's information on a rank."""
+    """Return the stacks of the living ranks since `request`, main thread first, or the kernel's information on a rank."""
     return {rank: _read(run, rank, process) for rank, process in _living(run)}
 
 
-def places(run: Run, stacks: dict[int, str]) -> dict[int, Place]:
+def sample_threads(run: Run, stacks: dict[int, str]) -> dict[int, ThreadSample]:
     """Return the place of each rank's main thread, which is first in its stacks, and its processor time."""
     found = {}
     for rank, process in _living(run):
         cpu_s = sum(processes.cpu_s(one.pid) for one in processes.catching(process, STACKS_SIGNAL))
         place = stacks.get(rank, "").partition("\n\n")[0]
-        if process.state == "R" and _cannot_write(place):
+        if process.state == "R" and _CANNOT_WRITE in place:
             place = f"has not written, after {cpu_s} s"  # overloaded host: it does not wait
-        found[rank] = Place(place, cpu_s)
+        found[rank] = ThreadSample(place, cpu_s)
     return found
 
 
@@ -102,7 +102,7 @@ def _read(run: Run, rank: int, process: processes.Process) -> str:
     head = f"rank {rank}, process {process.pid}"
     if text.strip():
         return f"{head}:\n{_main_first(text)}"
-    return f"{head}: {_as_the_kernel_sees_it(process)}"
+    return f"{head}: {_kernel_state(process)}"
 
 
 def _main_first(text: str) -> str:
@@ -111,12 +111,8 @@ def _main_first(text: str) -> str:
     return "\n\n".join([threads[-1], *threads[:-1]])
 
 
-def _cannot_write(text: str) -> bool:
-    return _MUTE in text
-
-
-def _as_the_kernel_sees_it(process: processes.Process) -> str:
+def _kernel_state(process: processes.Process) -> str:
     state = _STATES.get(process.state, process.state)
     place = processes.waits_in(process.pid)
     where = f", in {place}" if place else ""
-    return f"{_MUTE}; the kernel says that it is {state} ({process.state}){where}"
+    return f"{_CANNOT_WRITE}; the kernel says that it is {state} ({process.state}){where}"

@@ -25,9 +25,9 @@ class Unit:
 
     @classmethod
     def of(cls, command: RunCommand) -> Unit:
-        """Return the unit of a run.
+        """Return the batch sizes of a run.
 
-        It is the job file's global batch, the number of ranks if each has its own batch, or one.
+        A step is the job file's global batch, or one sample per rank with `per-rank` batches, or one sample.
         """
         if command.progress_batch == "per-rank":
             return cls(command.world_size, command.world_size, 1)
@@ -44,25 +44,27 @@ class StepMeters:
     def take(self, run: Run, stepped: Stepped) -> list[Message]:
         """Return the library's messages for this step. If the run uses the library, return only the values.
 
-        Measurement starts with the first step of a run, because that includes imports and compilation. It
-        starts again with a step below the last one, because the script then counts from the beginning.
+        The time before the first step of a run is not measured, because it includes imports and compilation.
+        A step below the last one starts a new measurement, because the script then counts from the beginning.
         """
         if stepped.rank != 0:
             return []
         unit = Unit.of(run.command)
         samples = stepped.step * unit.samples
         generation, at_s = stepped.generation, stepped.at_s
-        said: list[Message] = []
+        messages: list[Message] = []
         if not run.library:
             if not run.stepped:
-                said.append(FirstStep(rank=0, generation=generation, at_s=at_s, samples=samples, plain=True))
-            said.append(self._progress(run.name, stepped, unit))
+                messages.append(
+                    FirstStep(rank=0, generation=generation, at_s=at_s, samples=samples, plain=True)
+                )
+            messages.append(self._progress(run.name, stepped, unit))
         if stepped.values:
             values = stepped.values
-            said.append(
+            messages.append(
                 Metrics(rank=0, generation=generation, at_s=at_s, epoch=0, samples=samples, values=values)
             )
-        return said
+        return messages
 
     def forget(self, run: Run) -> None:
         """Forget the last step of a finished run."""

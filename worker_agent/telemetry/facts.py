@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headway.contract.agents import AnyCommand, AnyEntry
+from headway.contract.agents import AnyCommand, AnyEntry, Holding, SlotInfo
+from worker_agent.host.folders import StateFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSources:
+    """Sources of the current state for the metrics. Any thread may call them.
+
+    `slots` returns the slots of this host with their last known health.
+    """
+
+    slots: Callable[[], Sequence[SlotInfo]]
+    holding: Callable[[], Sequence[Holding]]
+    waiting: Callable[[], int]
+    """Number of entries that the service does not have yet."""
+    state: StateFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class EntryQueued:
     """Report entry that was queued for the service."""
 
     entry: AnyEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ReportSent:
     """Report that was sent. `lease_until_s` (boot-time clock) is the lease's new end; None after a failure."""
 
     lease_until_s: float | None
@@ -35,7 +50,7 @@ class CommandRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CommandHandled:
     """Command that was accepted, or ignored because of a newer one."""
 
     command: AnyCommand
@@ -50,10 +65,10 @@ class OutputShipped:
     left_out_bytes: int
 
 
-Fact: TypeAlias = Noted | Sent | CommandRead | Taken | OutputShipped
-Tell: TypeAlias = Callable[[Fact], None]
-"""Function that receives a fact in the thread in which it happens. It must neither raise nor block."""
+Fact: TypeAlias = EntryQueued | ReportSent | CommandRead | CommandHandled | OutputShipped
+Emit: TypeAlias = Callable[[Fact], None]
+"""Function that receives a fact in the thread that observes it. It must neither raise nor block."""
 
 
-def tell_nobody(_: Fact) -> None:
-    """Ignore the fact; the default without telemetry."""
+def ignore_fact(_: Fact) -> None:
+    """Do nothing; the default without telemetry."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -19,7 +19,6 @@ from prometheus_client.registry import Collector
 
 from headway.contract.agents import (
     AnyEntry,
-    Holding,
     RankExited,
     RankMessage,
     RanksHung,
@@ -30,8 +29,16 @@ from headway.contract.agents import (
 )
 from headway.contract.health import DeviceFault
 from headway.contract.runtime import Checkpointed, CheckpointFailed, Progress, from_fields
-from worker_agent.host.folders import StateFolder, boot_s, read_json
-from worker_agent.telemetry.facts import CommandRead, Fact, Noted, OutputShipped, Sent, Taken
+from worker_agent.host.folders import boot_s, read_json
+from worker_agent.telemetry.facts import (
+    CommandHandled,
+    CommandRead,
+    EntryQueued,
+    Fact,
+    OutputShipped,
+    ReportSent,
+    StateSources,
+)
 
 _AGE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _CHECKPOINT_S = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -39,25 +46,11 @@ UNREADABLE = "unreadable"
 _COUNTED = frozenset({Progress.TYPE, Checkpointed.TYPE, CheckpointFailed.TYPE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """Sources of the current state. Any thread may call them.
-
-    `slots` returns the slots of this host with their last known health.
-    """
-
-    slots: Callable[[], Sequence[SlotInfo]]
-    holding: Callable[[], Sequence[Holding]]
-    waiting: Callable[[], int]
-    """Number of entries that the service does not have yet."""
-    state: StateFolder
-
-
-def agent_registry(seen: Observed) -> tuple[CollectorRegistry, Counts]:
+def agent_registry(sources: StateSources) -> tuple[CollectorRegistry, Counts]:
     """Return the registry with all metrics of an agent, and the receiver of its facts."""
     registry = CollectorRegistry(auto_describe=True)
     counts = Counts(registry)
-    registry.register(StateMetrics(seen, counts))
+    registry.register(StateMetrics(sources, counts))
     ProcessCollector(registry=registry)
     return registry, counts
 
@@ -111,12 +104,12 @@ class Counts:
             "log_bytes", "Bytes of rank output: kept (shipped to the service) or left_out.", "fate"
         )
 
-    def hear(self, fact: Fact) -> None:
+    def receive(self, fact: Fact) -> None:
         """Update the counters for a fact."""
         match fact:
-            case Noted():
-                self._noted(fact.entry)
-            case Sent():
+            case EntryQueued():
+                self._count_entry(fact.entry)
+            case ReportSent():
                 self._reports.labels("failed" if fact.lease_until_s is None else "accepted").inc()
                 if fact.lease_until_s is not None:
                     self._accepted_s, self._lease_until_s = boot_s(), fact.lease_until_s
@@ -124,7 +117,7 @@ class Counts:
                 self._commands.labels("unknown", UNREADABLE).inc()
             case CommandRead() if fact.command is not None:
                 self._age.labels(fact.command.kind).observe(fact.age_s)
-            case Taken():
+            case CommandHandled():
                 self._commands.labels(fact.command.kind, "ignored" if fact.ignored else "taken").inc()
             case OutputShipped():
                 self._log_bytes.labels("kept").inc(fact.kept_bytes)
@@ -144,10 +137,10 @@ class Counts:
             self._trained = {job: one for job, one in self._trained.items() if job in jobs}
             return {job: (one.steps, one.samples, one.step_s) for job, one in self._trained.items()}
 
-    def _noted(self, entry: AnyEntry) -> None:
+    def _count_entry(self, entry: AnyEntry) -> None:
         match entry:
             case RankMessage():
-                self._said(entry)
+                self._count_message(entry)
             case RanksStarted():
                 self._starts.labels("started").inc()
             case StartFailed():
@@ -163,7 +156,7 @@ class Counts:
             case DeviceFault():
                 self._faults.labels(entry.cause).inc()
 
-    def _said(self, entry: RankMessage) -> None:
+    def _count_message(self, entry: RankMessage) -> None:
         if entry.message.get("type") not in _COUNTED:
             return
         match from_fields(entry.message):
@@ -200,8 +193,8 @@ class _Maker:
 class StateMetrics(Collector):
     """Metrics of the current state. Label values are jobs that hold slots here, never more than slots."""
 
-    def __init__(self, seen: Observed, counts: Counts) -> None:
-        self._seen = seen
+    def __init__(self, sources: StateSources, counts: Counts) -> None:
+        self._sources = sources
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
@@ -210,22 +203,22 @@ class StateMetrics(Collector):
         yield from self._slots(held)
         yield _gauge("ranks", "Running processes of ranks on this host.", ranks)
         yield _gauge(
-            "outbox_entries", "Report entries that the service does not have yet.", self._seen.waiting()
+            "outbox_entries", "Report entries that the service does not have yet.", self._sources.waiting()
         )
         since_s, left_s = self._counts.since_accepted_s(), self._counts.lease_left_s()
         text = "Seconds since the service last accepted a report; -1 before the first."
         yield _gauge("report_age_seconds", text, -1.0 if since_s is None else since_s)
         text = "Seconds that ranks may continue without another accepted report; 0 before the first."
         yield _gauge("lease_remaining_seconds", text, 0.0 if left_s is None else left_s)
-        yield from self._disk(self._seen.state.path)
+        yield from self._disk(self._sources.state.path)
         yield from self._trained()
 
     def _held(self) -> tuple[frozenset[int], int]:
         """Return slots that runs hold, and the number of their processes, from the files of agent and launcher."""
         slots: set[int] = set()
         ranks = 0
-        for one in self._seen.holding():
-            folder = self._seen.state.job(one.job_id).run(one.generation)
+        for one in self._sources.holding():
+            folder = self._sources.state.job(one.job_id).run(one.generation)
             command: Any = read_json(folder.command) or {}
             notes: Any = read_json(folder.notes) or {}
             started = [rank["rank"] for rank in command.get("ranks", ())]
@@ -234,7 +227,7 @@ class StateMetrics(Collector):
         return frozenset(slots), ranks
 
     def _slots(self, held: frozenset[int]) -> Iterator[Metric]:
-        slots = self._seen.slots()
+        slots = self._sources.slots()
         of_host = GaugeMetricFamily(
             "headway_agent_slots",
             "Slots of this host, by device kind, state (held or free) and health of the device.",
@@ -252,7 +245,7 @@ class StateMetrics(Collector):
         for key, count in sorted(counted.items()):
             of_host.add_metric(key, count)
         yield of_host
-        said: Mapping[str, tuple[str, Callable[[SlotInfo], float | None]]] = {
+        readings: Mapping[str, tuple[str, Callable[[SlotInfo], float | None]]] = {
             "device_temperature_celsius": ("Temperature of a GPU.", lambda slot: slot.health.temperature_c),
             "device_memory_used_bytes": ("Used memory of a GPU.", lambda slot: slot.health.memory_used_bytes),
             "device_memory_bytes": ("Total memory of a GPU.", lambda slot: slot.memory_bytes),
@@ -261,7 +254,7 @@ class StateMetrics(Collector):
                 lambda slot: slot.health.ecc_uncorrected,
             ),
         }
-        for name, (text, value_of) in said.items():
+        for name, (text, value_of) in readings.items():
             gauge = GaugeMetricFamily(f"headway_agent_{name}", text, labels=("slot", "device_kind"))
             for slot in slots:
                 value = value_of(slot) if slot.uuid is not None else None
@@ -275,7 +268,7 @@ class StateMetrics(Collector):
         yield _gauge("disk_bytes", "Size of the disk with the agent's state folder.", disk.total)
 
     def _trained(self) -> Iterator[Metric]:
-        jobs = frozenset(one.job_id for one in self._seen.holding())
+        jobs = frozenset(one.job_id for one in self._sources.holding())
         known = self._counts.trained(jobs)
         texts = {
             "job_steps": "Optimizer steps of a job whose rank 0 is on this host.",

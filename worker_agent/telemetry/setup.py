@@ -13,9 +13,8 @@ from headway import tracing
 from headway.contract.agents import AnyCommand, Holding, RunCommand, SlotInfo
 from headway.exposing import Bind, Listener, listen
 from worker_agent import VERSION
-from worker_agent.host.folders import StateFolder
 from worker_agent.logs.shipping import LogSink
-from worker_agent.telemetry.facts import Fact, OutputShipped, Taken, Tell
+from worker_agent.telemetry.facts import CommandHandled, Emit, Fact, OutputShipped, StateSources
 from worker_agent.telemetry.traces import RunTraces
 
 _log = structlog.get_logger()
@@ -25,44 +24,33 @@ _MOST_LOGS = 4096
 class Telemetry:
     """Distribution of the agent's facts to metrics and traces.
 
-    The parts of the agent `tell` facts from the start. `serve` and `trace` add receivers once all parts
-    exist.
+    The parts of the agent call `emit` from the start. `serve` and `trace` add receivers once all parts exist.
     """
 
     def __init__(self) -> None:
-        self._hearers: list[Tell] = []
+        self._receivers: list[Emit] = []
         self._listener: Listener | None = None
         self._spans: tracing.Sends | None = None
 
-    def tell(self, fact: Fact) -> None:
+    def emit(self, fact: Fact) -> None:
         """Pass a fact to all receivers. An error in a receiver is only logged."""
-        for hearer in self._hearers:
+        for receiver in self._receivers:
             try:
-                hearer(fact)
+                receiver(fact)
             except Exception:  # noqa: BLE001  # it is logged, and must not end the agent
                 _log.exception("a fact could not be processed", fact=type(fact).__name__)
 
-    def serve(
-        self,
-        bind: Bind,
-        *,
-        slots: Callable[[], Sequence[SlotInfo]],
-        holding: Callable[[], Sequence[Holding]],
-        waiting: Callable[[], int],
-        state: StateFolder,
-    ) -> None:
-        """Count facts, and serve `/metrics`. The parameters are the fields of `metrics.Observed`.
+    def serve(self, bind: Bind, sources: StateSources) -> None:
+        """Count facts, and serve `/metrics`.
 
         Raises:
             HeadwayError: the agent cannot listen on the address.
         """
-        from worker_agent.telemetry.metrics import Observed, agent_registry  # noqa: PLC0415  # only on use
+        from worker_agent.telemetry.metrics import agent_registry  # noqa: PLC0415  # only on use
 
-        registry, counts = agent_registry(
-            Observed(slots=slots, holding=holding, waiting=waiting, state=state)
-        )
+        registry, counts = agent_registry(sources)
         self._listener = listen(bind, registry)
-        self._hearers.append(counts.hear)
+        self._receivers.append(counts.receive)
         _log.info("serving metrics", host=bind.host, port=self._listener.port)
 
     def trace(self, node: str) -> None:
@@ -70,7 +58,7 @@ class Telemetry:
         missing = partial(_log.warning, "no traces")
         self._spans = tracing.collector(os.environ, "headway-agent", node, VERSION, missing=missing)
         if self._spans is not None:
-            self._hearers.append(RunTraces(self._spans, node).hear)
+            self._receivers.append(RunTraces(self._spans, node).receive)
 
     def close(self) -> None:
         """Send the remaining spans, and stop serving metrics."""
@@ -83,13 +71,13 @@ class Telemetry:
 class RememberedHealth:
     """Slots with their last known health, so that a scrape does not query any device."""
 
-    def __init__(self, slots: Sequence[SlotInfo], read: Callable[[], list[SlotInfo]]) -> None:
+    def __init__(self, slots: Sequence[SlotInfo], read_health: Callable[[], list[SlotInfo]]) -> None:
         self._last = list(slots)
-        self._read = read
+        self._read_health = read_health
 
-    def look(self) -> list[SlotInfo]:
+    def read(self) -> list[SlotInfo]:
         """Read the health of all slots again, and return them."""
-        self._last = self._read()
+        self._last = self._read_health()
         return self._last
 
     def last(self) -> Sequence[SlotInfo]:
@@ -98,40 +86,40 @@ class RememberedHealth:
 
 
 class WatchedCommands:
-    """Wrapper of a command handler that tells the result of each command."""
+    """Wrapper of a command handler that emits the result of each command."""
 
     def __init__(
-        self, handle: Callable[[AnyCommand], None], holding: Callable[[], Sequence[Holding]], tell: Tell
+        self, handle: Callable[[AnyCommand], None], holding: Callable[[], Sequence[Holding]], emit: Emit
     ) -> None:
         self._handle = handle
         self._holding = holding
-        self._tell = tell
+        self._emit = emit
 
     def handle(self, command: AnyCommand) -> None:
-        """Handle the command, and tell if it was accepted or ignored."""
+        """Handle the command, and emit a fact that says if it was accepted or ignored."""
         self._handle(command)
         held = Holding(job_id=command.job_id, generation=command.generation) in self._holding()
-        self._tell(Taken(command, ignored=isinstance(command, RunCommand) and not held))
+        self._emit(CommandHandled(command, ignored=isinstance(command, RunCommand) and not held))
 
 
 class WatchedLogs:
-    """Wrapper of a log sink that tells how much output was shipped and left out.
+    """Wrapper of a log sink that emits how much output was shipped and left out.
 
     The bytes left out are the gap between the offsets of two pieces.
     """
 
-    def __init__(self, sink: LogSink, tell: Tell) -> None:
+    def __init__(self, sink: LogSink, emit: Emit) -> None:
         self._sink = sink
-        self._tell = tell
+        self._emit = emit
         self._ends: OrderedDict[tuple[str, int, int], int] = OrderedDict()
 
     def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
-        """Ship the piece, and tell its size and the gap before it."""
+        """Ship the piece, and emit a fact with its size and the gap before it."""
         followed = self._sink.ship_log(job_id, generation, rank, offset, data)
         key = (job_id, generation, rank)
         left_out = max(0, offset - self._ends.pop(key, offset))
         self._ends[key] = offset + len(data)
         if len(self._ends) > _MOST_LOGS:
             self._ends.popitem(last=False)
-        self._tell(OutputShipped(len(data), left_out))
+        self._emit(OutputShipped(len(data), left_out))
         return followed

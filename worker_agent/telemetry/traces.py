@@ -25,14 +25,14 @@ from headway.contract.agents import (
 )
 from headway.contract.runtime import FirstStep, Ready, Switched
 from headway.tracing import Sends, Span, SpanRef
-from worker_agent.telemetry.facts import CommandRead, Fact, Noted
+from worker_agent.telemetry.facts import CommandRead, EntryQueued, Fact
 
 _MOST = 1024
 """Maximum number of open operations; beyond it the oldest are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _Operation:
     """Operation that a command began, with the start time of its current part."""
 
     parent: SpanRef
@@ -50,31 +50,31 @@ class RunTraces:
         self._node = node
         self._now = now
         self._lock = Lock()
-        self._begun: OrderedDict[tuple[str, str, int], _Begun] = OrderedDict()
+        self._open: OrderedDict[tuple[str, str, int], _Operation] = OrderedDict()
 
-    def hear(self, fact: Fact) -> None:
+    def receive(self, fact: Fact) -> None:
         """Send the span that ends with this fact, if any."""
         with self._lock:
             match fact:
                 case CommandRead() if fact.command is not None:
-                    self._read(fact.command)
-                case Noted():
-                    self._noted(fact.entry)
+                    self._on_command(fact.command)
+                case EntryQueued():
+                    self._on_entry(fact.entry)
 
-    def _read(self, command: AnyCommand) -> None:
+    def _on_command(self, command: AnyCommand) -> None:
         parent = SpanRef.parse(command.traceparent)
         if parent is None:
             return
         what = {RunCommand: "start", OrderCommand: "switch", StopCommand: "stop"}[type(command)]
         ranks = len(command.ranks) if isinstance(command, RunCommand) else 0
-        self._begin(what, command.job_id, command.generation, _Begun(parent, self._now(), ranks))
+        self._start(what, command.job_id, command.generation, _Operation(parent, self._now(), ranks))
 
-    def _begin(self, what: str, job_id: str, generation: int, begun: _Begun) -> None:
-        self._begun[what, job_id, generation] = begun
-        while len(self._begun) > _MOST:
-            self._begun.popitem(last=False)
+    def _start(self, what: str, job_id: str, generation: int, operation: _Operation) -> None:
+        self._open[what, job_id, generation] = operation
+        while len(self._open) > _MOST:
+            self._open.popitem(last=False)
 
-    def _noted(self, entry: AnyEntry) -> None:
+    def _on_entry(self, entry: AnyEntry) -> None:
         match entry:
             case RanksStarted():
                 self._end("start", "start_ranks", entry.job_id, entry.generation, then=("train", "ready"))
@@ -83,7 +83,7 @@ class RunTraces:
             case Released():
                 self._end("stop", "stop_ranks", entry.job_id, entry.generation)
                 for what in ("start", "train", "ready"):
-                    self._begun.pop((what, entry.job_id, entry.generation), None)
+                    self._open.pop((what, entry.job_id, entry.generation), None)
             case RankMessage():
                 # A message names the generation that its rank belongs to now; the operations of a run have
                 # that of its command.
@@ -106,27 +106,27 @@ class RunTraces:
         failed: bool = False,
     ) -> None:
         """Send the span of an operation. The first of the ranks on this host ends it."""
-        begun = self._begun.pop((what, job_id, generation), None)
-        if begun is None:
+        operation = self._open.pop((what, job_id, generation), None)
+        if operation is None:
             return
-        now, ref = self._now(), begun.parent.child(what, self._node, generation)
+        now, ref = self._now(), operation.parent.child(what, self._node, generation)
         about: dict[str, str | int] = {
             "headway.job_id": job_id,
             "headway.generation": generation,
             "headway.node": self._node,
         }
-        if begun.node_ranks:
-            about["headway.ranks"] = begun.node_ranks
+        if operation.node_ranks:
+            about["headway.ranks"] = operation.node_ranks
         self._spans.send(
             Span(
                 name=name,
                 ref=ref,
-                parent=begun.parent,
-                began_at=begun.since,
+                parent=operation.parent,
+                began_at=operation.since,
                 ended_at=now,
                 attributes=about,
                 failed=failed,
             )
         )
         for next_ in then:
-            self._begin(next_, job_id, generation, _Begun(ref, now, begun.node_ranks))
+            self._start(next_, job_id, generation, _Operation(ref, now, operation.node_ranks))

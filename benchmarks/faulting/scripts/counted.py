@@ -1,12 +1,12 @@
-"""Train such that the state itself says what it was trained on. Started by benchmarks.faults.
+"""Train so that the model's state records which samples it was trained on.
 
     counted.py EPOCHS SEED STEP_S
 
-Beside a small network there is a table of one number for each epoch and sample. The loss adds, as a mean over the batch, the
-numbers of the samples in it, and plain gradient descent takes the learning rate that makes every sample of a step count
-exactly 1 down in its cell. So whatever was killed, repeated, rolled back or handed over on the way, the table in the last
-checkpoint says how often each sample of each epoch went into the weights beside it. All is in double precision, so that a
-run that was disturbed differs from one that was not by rounding alone.
+`benchmarks.faults` starts it. Besides a small network, the model has a table with one number for each epoch and sample. The
+loss includes the mean of the table's numbers for the samples of the batch. The learning rate of the table makes every sample
+of a step decrease its number by exactly 1. So the table in the last checkpoint shows how often each sample of each epoch was
+trained on, in spite of kills, repeated steps, rollbacks and state transfers. All numbers have double precision, so that a
+disturbed run differs from an undisturbed one by rounding only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAMPLES, BATCH, WIDTH = 192, 16, 8
 
 
 class Samples(Dataset[Any]):
-    """Points and what to learn of them, each with its number."""
+    """Samples with their targets and numbers."""
 
     def __init__(self, seed: int) -> None:
         random = torch.Generator().manual_seed(seed)
@@ -41,7 +41,7 @@ class Samples(Dataset[Any]):
 
 
 class Counted(nn.Module):
-    """The network, and the table that counts."""
+    """Network with the table that counts samples."""
 
     def __init__(self, epochs: int, seed: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Counted(nn.Module):
 
 
 class History:
-    """The loss over all samples at the end of each epoch; goes where the weights go."""
+    """Loss over all samples at the end of each epoch, saved and transferred with the weights."""
 
     def __init__(self, epochs: int) -> None:
         self.losses = torch.zeros(epochs, dtype=torch.float64)
@@ -72,7 +72,7 @@ def main() -> None:
     epochs, seed, step_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     journal = None
     if "JOURNAL" in os.environ:
-        from journal import Journal  # noqa: PLC0415  # an undisturbed run writes none
+        from journal import Journal  # noqa: PLC0415  # an undisturbed run has no journal
 
         journal = Journal()
     run = headway.init()

@@ -1,7 +1,7 @@
-"""What a rank writes about itself, for whoever checks later what happened. Standard library only.
+"""Journal of a rank for the checker. The module uses only the standard library.
 
-One file per process, one JSON line per fact, each written by one `write` to a descriptor in append mode, so that a
-process may be killed between any two. Times are seconds since the boot of the host.
+Each process has one file with one JSON line per fact. Each line is written by one `write` to a descriptor in append mode, so
+that a kill leaves complete lines. Times are seconds since the boot of the host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Journal:
-    """The journal of this process, in the folder that `JOURNAL` names."""
+    """Journal of this process, in the folder that `JOURNAL` names."""
 
     def __init__(self) -> None:
         control = Path(os.environ["HEADWAY_CONTROL"])

@@ -1,4 +1,4 @@
-"""A script that knows nothing of Headway: works for so long, and starts over when it is started over.
+"""A script without Headway, which begins from the first step at every start.
 
 plain.py STEPS STEP_S
 """

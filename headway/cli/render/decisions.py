@@ -50,7 +50,7 @@ def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
         f"  {explained.message}" if over else f"  {explained.action}: {explained.message}",
     )
     if explained.decided_at is None:
-        return Group(heading, Text("No round has looked at this job yet.", style="dim"))
+        return Group(heading, Text("No round has decided about this job yet.", style="dim"))
     age = duration((now - explained.decided_at).total_seconds())
     policy = f", policy {explained.policy}" if explained.policy else ""
     when = f"decided {age} ago, round {explained.round_id}, reason {explained.reason}{policy}"

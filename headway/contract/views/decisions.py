@@ -78,8 +78,8 @@ class Outlook(BaseModel):
     """The effect on a job of a little more of one resource: a slot of a kind, or a dollar an hour.
 
     `price` is the utility of that resource to the other jobs, in the round's unit, and `gain` its utility to
-    this job. `gain` is None where the policy does not weigh that configuration now, or the job has nothing to
-    compare it with.
+    this job. `gain` is None where the policy does not consider that configuration now, or the job has no
+    present configuration to compare it with.
     """
 
     row: str

@@ -41,10 +41,10 @@ class WorkSource(StrEnum):
 class ConfigurationForecast(BaseModel):
     """The forecast of one configuration.
 
-    Goodput is progress in samples per second, counted at the batch of the job file. With a probability of 80
-    % it lies between `low` and `high`. Times and costs are to the job's end; with 90 % they are not above
-    P90. None: neither the job nor its class was ever measured, or, for times and costs, the remaining work is
-    unknown.
+    Goodput is progress in samples per second, counted at the batch of the job file. It lies between `low` and
+    `high` with a probability of 80 %. Times and costs are those to the job's end. They stay within P90 with a
+    probability of 90 %. A value is None if neither the job nor its class was ever measured. Times and costs
+    are also None while the remaining work is unknown.
     """
 
     device_kind: str
@@ -54,7 +54,7 @@ class ConfigurationForecast(BaseModel):
     goodput_low: float | None
     goodput_high: float | None
     speedup: float
-    """Speedup over one slot's share of the smallest configuration."""
+    """Goodput divided by the smallest configuration's goodput per slot."""
     confidence: Confidence
     global_batch: int
     local_batch: int
@@ -125,10 +125,11 @@ class SearchView(BaseModel):
     mode: str
     phase: SearchPhase
     device_kind: str | None = None
-    """Device kind that the search wants now, for a visit or as its choice; `slots` likewise."""
+    """Device kind of the configuration that the search wants now: the next visit, or its choice."""
     slots: int | None = None
+    """Slots of that configuration."""
     place: str = ""
-    """The same configuration with its market, for display: `2 a100 (spot) slots`."""
+    """Display text of that configuration, with its market: `2 a100 (spot) slots`."""
     visited: int = 0
     visits: int = 0
     """Number of sizes that the search intends to visit."""

@@ -107,7 +107,7 @@ class JobProgress(BaseModel):
     lost_samples: int = 0
     """Samples trained again after a failure fell back to a checkpoint (wasted work)."""
     lost_steps: int = 0
-    """Optimizer steps repeated in place, measured: at most one for each loss of a rank."""
+    """Measured number of optimizer steps repeated in place: at most one for each loss of a rank."""
     pause_s: float | None = None
     """Seconds that the last change in place paused training."""
     epochs_audited: int = 0

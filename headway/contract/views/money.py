@@ -108,7 +108,7 @@ class BudgetView(BaseModel):
     created_at: datetime
     updated_at: datetime
     period_from: datetime
-    """Start of the counting of `spent_usd`: that of the period, or the creation of a budget without one."""
+    """Time from which `spent_usd` counts: the start of the period; without one, the creation of the budget."""
     period_to: datetime | None
     spent_usd: float
     remaining_usd: float | None

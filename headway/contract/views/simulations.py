@@ -31,7 +31,7 @@ class _Change(BaseModel):
 
 
 class AddNodes(_Change):
-    """A change that adds `nodes` nodes of a kind, with `slots` slots each; null: as most nodes of the kind."""
+    """A change that adds `nodes` nodes of a kind, with `slots` slots each; null: the slots of most nodes of the kind."""
 
     change: Literal["add_nodes"] = "add_nodes"
     device_kind: _Kind
@@ -72,7 +72,7 @@ class SetPolicy(_Change):
 class AddJob(_Change):
     """A change that adds a job, submitted `after_s` seconds from now.
 
-    `samples` is the length of its training; null: as many as ended jobs of its class.
+    `samples` is the length of its training; null: the length of ended jobs of its class.
     """
 
     change: Literal["add_job"] = "add_job"

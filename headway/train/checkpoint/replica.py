@@ -29,7 +29,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The audit of an epoch: `samples` were committed, and the ranks' ledgers count `seen` samples."""
+    """The audit of an epoch: steps committed `samples` samples, and the ledgers of all ranks count `seen`."""
 
     epoch: int
     samples: int
@@ -42,7 +42,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The training progress: the position, its audit, and the data that both refer to.
+    """The progress of training: data position, epoch audit and step count, and the dataset to which they refer.
 
     `dataset_samples` and `seed` are None until a loader is known.
     """
@@ -65,10 +65,9 @@ class Place:
 
     @property
     def first_step(self) -> int:
-        """The first step to be reported from here.
+        """The first step for which a process that continues from here may report values.
 
-        At the end of an epoch it is the last step again, because the script reports that step after the
-        epoch.
+        At the end of an epoch this is the last step again, because the script reports it after the epoch.
         """
         return self.steps + (not 0 < self.position.samples == self.dataset_samples)
 
@@ -83,7 +82,7 @@ class Place:
 
     def next_epoch(self) -> Place:
         """Return the position at the start of the next epoch."""
-        assert self.dataset_samples is not None, "an epoch is over of data that are known"
+        assert self.dataset_samples is not None, "no epoch ends before the loader is known"
         exact = self.ledger == Ledger.of_epoch(self.dataset_samples)
         exact_epochs = self.exact_epochs + exact
         audit = Audit(
@@ -119,7 +118,7 @@ class Place:
 
 
 class Replica:
-    """The objects given to `prepare`, in its order. Every rank holds the same state of them."""
+    """The objects given to `prepare`, in the same order. Their state is equal on all ranks."""
 
     def __init__(self, objects: Sequence[Stateful]) -> None:
         self.objects = objects
@@ -135,7 +134,7 @@ class Replica:
         return any(is_sharded(dict(model.named_parameters())) for model in self._models)
 
     def check(self) -> None:
-        """Check at the start, rather than after a failure, that the state can be read back.
+        """Check before training that a checkpoint of the state can be read back.
 
         Raises:
             TypeError: it holds objects that a checkpoint must not contain, because loading them could run code.
@@ -192,7 +191,7 @@ class Replica:
         if isinstance(one, Optimizer) and self.is_sharded:
             from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict  # noqa: PLC0415  # slow
 
-            # State by parameter names, complete before the first step, so that a state can be loaded into it.
+            # Torch names the state by parameter, and creates it before the first step: loading needs the tensors.
             return get_optimizer_state_dict(self._models[0], one)
         return one.state_dict()
 
@@ -218,7 +217,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore the generators, on one rank only: on all, they would draw the same numbers."""
+    """Restore the generators. Call it on one rank only: otherwise all ranks would draw the same numbers."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]

@@ -39,7 +39,7 @@ class Saver:
             replica.check()
 
     def warm(self, replica: Replica) -> None:
-        """Prepare the first save while training continues. Call it on a saving rank that has all its state."""
+        """Prepare the first save while training continues. Call it on a rank that saves, once its state is complete."""
         if self._checkpoints is not None:
             self._checkpoints.warm(_contents(replica, Place()))
 
@@ -66,7 +66,7 @@ class Saver:
         else:
             found = self._checkpoints.load(_contents(replica, Place()), self.group)
             if found is None:
-                # Torch created this state for loading, by a step without gradients that Adam would count.
+                # Torch created this state in order to load into it, by a step that Adam would count.
                 replica.optimizer.state.clear()
         if found is None:
             return None
@@ -105,7 +105,7 @@ class Saver:
     def save(self, replica: Replica, place: Place, *, rank_alone: int | None = None) -> bool:
         """Save and wait for the result, unless this position is saved already. False if the save failed.
 
-        `rank_alone` is this rank if other ranks may be saving as well without its knowledge.
+        `rank_alone` is this rank's number if other ranks may save at the same time without its knowledge.
         """
         if self._checkpoints is None:
             return True

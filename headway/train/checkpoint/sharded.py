@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 INDEX = "index.json"
 TREE = "#tree"
-"""Name, among those of tensors, of the state that is not a tensor."""
+"""Name of the tree in the index, beside the names of the tensors."""
 PART_BYTES = 256 * 2**20
 """Size at which a part is closed: reading a part takes as much memory."""
 
@@ -67,7 +67,7 @@ class Contents:
     tensors: Mapping[str, torch.Tensor]
     host: Mapping[str, torch.Tensor]
     tree: bytes | None
-    """State without tensors; None on all ranks but the first, whose tree is saved."""
+    """The state without its tensors, which only the first rank saves; None on the others."""
 
 
 def write(
@@ -80,8 +80,8 @@ def write(
 ) -> None:
     """Write the parts and the index, then call `seal` with all of them on the first rank.
 
-    With a group, every rank of it must call this, and none returns before the seal. Without a group, it waits for no
-    rank.
+    With a group, all its ranks must call this function, and none returns before the seal. Without a group, the function
+    waits for no rank.
 
     Raises:
         OSError: the storage failed.
@@ -174,7 +174,7 @@ def _first_failure() -> Iterator[None]:
 
 
 class _Saver(DefaultSavePlanner):
-    """Save planner that plans by the live tensors and writes their copies."""
+    """Save planner that plans with the live tensors and writes the bytes of their copies."""
 
     def __init__(self, contents: Contents) -> None:
         super().__init__(

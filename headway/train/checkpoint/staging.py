@@ -74,14 +74,14 @@ class HostCopy:
         self._fit({name: _local(tensor) for name, tensor in tensors.items()}, touch=True)
 
     def take(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copy the tensors (of sharded ones, this rank's parts) into a copy that the next call overwrites."""
+        """Copy the tensors to host memory that the next call overwrites. Of a sharded tensor, copy this rank's part."""
         local = {name: _local(tensor) for name, tensor in tensors.items()}
         self._fit(local, touch=False)
         pairs = [(self._buffers[name], tensor) for name, tensor in local.items()]
         if sum(tensor.nbytes for tensor in local.values() if not tensor.is_cuda) < _LARGE_BYTES:
             _copy(pairs)
         else:
-            # The other ranks of the host are paused as well, so their cores are free.
+            # All ranks of the host are paused now, so their cores are free.
             list(self._copiers.map(_copy, _balanced_shares(pairs, _COPIERS)))
         for device in {tensor.device for tensor in local.values() if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
@@ -114,7 +114,7 @@ def _copy(pairs: Sequence[_Pair]) -> None:
 
 
 def _balanced_shares(pairs: Sequence[_Pair], shares: int) -> list[list[_Pair]]:
-    """Divide the pairs into shares of about as many bytes each."""
+    """Divide the pairs into shares of about equal size in bytes."""
     divided: list[list[_Pair]] = [[] for _ in range(shares)]
     sizes = [0] * shares
     for pair in sorted(pairs, key=lambda pair: pair[1].nbytes, reverse=True):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     # Functions that use it import it, because the import takes half a second and only checkpoints need it.
     from headway.train.checkpoint.sharded import Contents
 
-__all__ = ["Checkpoints", "Failed", "Fenced", "Found", "Saved", "Schedule"]
+__all__ = ["Checkpoints", "Failed", "Fenced", "LoadedCheckpoint", "Saved", "Schedule"]
 
 
 class Fenced(RuntimeError):
@@ -72,7 +72,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoadedCheckpoint:
     """A checkpoint that was read and verified."""
 
     name: Name
@@ -81,7 +81,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Save:
-    """One save, as its thread needs it. `generation` is that of its start."""
+    """The inputs of one save, for the thread that writes it. `generation` is that of its start."""
 
     contents: Contents
     position: Position
@@ -137,8 +137,8 @@ class Checkpoints:
     ) -> bool:
         """Copy the state to host memory and start writing it. Blocks only for the copy.
 
-        `samples` is the number committed since the job began. `rank_alone` is the number of a rank that does
-        not know if others save at this position too. The result is False, with a line on stderr, while
+        `samples` is the number committed since the job began. `rank_alone` is this rank's number if other ranks
+        may save at this position without its knowledge. The result is False, with a line on stderr, while
         another save is in progress. With a group the call waits for that save instead, so that all ranks do
         the same.
 
@@ -235,7 +235,7 @@ class Checkpoints:
         finally:
             if save.is_main and folder is not None and not manifests:
                 self._remove(folder)
-        # Without knowledge of other ranks, a folder without a manifest may be another rank's save.
+        # A rank that saves alone prunes nothing: a folder without a manifest may be another rank's save.
         if save.is_main and save.rank_alone is None:
             self._prune(save)
         return Saved(
@@ -285,7 +285,7 @@ class Checkpoints:
 
     # Reading
 
-    def read(self) -> Found | None:
+    def read(self) -> LoadedCheckpoint | None:
         """Return the newest complete checkpoint, or None. Skipped checkpoints are named on stderr.
 
         Raises:
@@ -300,12 +300,12 @@ class Checkpoints:
             try:
                 manifest = self._manifest(name)
                 tree, tensors = read(self.storage, str(name), manifest.parts, into=None, group=None)
-                return Found(name, join(tree, tensors))
+                return LoadedCheckpoint(name, join(tree, tensors))
             except (FileNotFoundError, ValueError) as damage:
                 self._report_skipped(name, damage)
         return None
 
-    def load(self, state: Mapping[str, Any], group: dist.ProcessGroup) -> Found | None:
+    def load(self, state: Mapping[str, Any], group: dist.ProcessGroup) -> LoadedCheckpoint | None:
         """Load the newest complete checkpoint into the tensors of `state`, on all ranks of a group.
 
         Raises:
@@ -322,13 +322,13 @@ class Checkpoints:
             if damage is None:
                 manifest = self._manifest(name)
                 tree, _ = read(self.storage, str(name), manifest.parts, into=tensors, group=group)
-                return Found(name, join(tree, tensors))
+                return LoadedCheckpoint(name, join(tree, tensors))
             if dist.get_rank(group) == 0:
                 self._report_skipped(name, damage)
         return None
 
     def _newest(self, tried: Collection[Name]) -> Name | None:
-        """Return the newest checkpoint not tried yet, from a new listing, because a writer may have replaced it."""
+        """Return the newest checkpoint not tried yet. List them anew, because a writer may have added or deleted some."""
         keys = self.storage.keys()
         self._refuse_stale(keys, self.generation)
         left = [name for name in names(keys) if name not in tried]

@@ -24,7 +24,7 @@ class Gloo:
     def transfer(
         self, tensors: Sequence[torch.Tensor], *, rank: int, source: int, receivers: Sequence[int]
     ) -> None:
-        """Send by way of host memory, because gloo sends nothing else from one rank to another."""
+        """Send through host memory, because point-to-point calls of gloo accept only CPU tensors."""
         for one in tensors:
             on_host = one.cpu()
             if rank == source:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from headway.train.collectives.backend import Rendezvous
 
-CONNECT = timedelta(seconds=4)
+CONNECT_TIMEOUT = timedelta(seconds=4)
 """Timeout of connections between members, which take milliseconds: gloo may wait that long for a dead member."""
 
 
@@ -28,7 +28,7 @@ def gloo_group(ranks: Sequence[int] | None, timeout: timedelta | None) -> Any:
     among = None if ranks is None else list(ranks)
     if timeout is None:
         return dist.new_group(among, backend="gloo")
-    group = dist.new_group(among, backend="gloo", timeout=min(timeout, CONNECT))
+    group = dist.new_group(among, backend="gloo", timeout=min(timeout, CONNECT_TIMEOUT))
     if among is None or dist.get_rank() in among:
         _set_timeout(group, timeout)
     return group

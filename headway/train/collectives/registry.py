@@ -30,7 +30,7 @@ def make_backend(name: str | None, device: torch.device) -> CollectiveBackend:
         CollectiveUnavailable: no package registers the name, or the backend does not work here.
     """
     name = name or ("nccl" if device.type == "cuda" else "gloo")
-    installed = {} if name in _BUILT_IN else _installed()
+    installed = {} if name in _BUILT_IN else _installed_backends()
     if name not in _BUILT_IN and name not in installed:
         raise CollectiveUnavailable(
             f"COLLECTIVE_UNAVAILABLE: there is no collective backend {name!r} here, only "
@@ -47,7 +47,7 @@ def make_backend(name: str | None, device: torch.device) -> CollectiveBackend:
         ) from error
 
 
-def _installed() -> dict[str, Any]:
+def _installed_backends() -> dict[str, Any]:
     """Return the entry points of installed packages by name."""
     from importlib.metadata import entry_points  # noqa: PLC0415  # reads the metadata of every installed package
 

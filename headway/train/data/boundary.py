@@ -21,7 +21,7 @@ class BoundaryRequest(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The message of one rank at the start of a step: its request, its samples as a ledger, its measurements.
+    """The message of one rank at the start of a step: its request, the ledger of its samples, its measurements.
 
     `ordered` is the generation of the newest order that it has read. `compute_s` is the time of its part of
     the last step without waits for peers. `square` is the squared norm of its last gradient before the
@@ -112,7 +112,7 @@ class Boundary:
         agreement = Agreement(tuple(map(Statement.from_numbers, pending.wait())))
         if (taken := agreement.ledger.count) != samples:
             raise RuntimeError(
-                f"the ranks are not in the same step: all of them took {taken} samples, but it has {samples} here; "
+                f"the ranks are not in the same step: together they took {taken} samples, but the step of this rank has {samples}; "
                 "have every rank leave its loop after the same step, over the same data"
             )
         return agreement

@@ -88,9 +88,10 @@ class Split:
 
 
 def divide(whole: range, weights: Sequence[int]) -> list[range]:
-    """Divide `whole` into consecutive ranges in proportion to the weights, to less than one sample.
+    """Divide `whole` into consecutive ranges in proportion to the weights, each exact to less than one sample.
 
-    Rounding gives the rest to the largest remainders, and to the first of equal ones.
+    Samples left over by rounding down go to the ranges with the largest remainders; the first of equal ones
+    wins.
     """
     stops = _stops(len(whole), tuple(weights))
     return [whole[start:stop] for start, stop in pairwise(stops)]
@@ -98,7 +99,7 @@ def divide(whole: range, weights: Sequence[int]) -> list[range]:
 
 @lru_cache(maxsize=256)
 def _stops(length: int, weights: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the ends of the parts of `length`, from 0 on. Cached, because every step uses the same few."""
+    """Return 0 and the end of each part of `length`. Cached, because steps use few different arguments."""
     total = sum(weights)
     lengths = [length * weight // total for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda part: -(length * weights[part] % total))

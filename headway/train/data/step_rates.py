@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 NOTABLE = 1.2
-"""Ratio to the median from which a rank is reported as slow: reports of all ranks would be large."""
+"""Ratio to the median from which a rank counts as slow. Without a slow rank, no rates are reported: they are long."""
 RANKS_EVERY_STEP = 32
 """Number of ranks up to which every step is recorded; with twice as many, every second step, and so on."""
 

@@ -31,9 +31,9 @@ MEDIAN_OF = 5
 SMOOTHING = 0.05
 """Weight of the newest median in the average of a size's times."""
 OUTLIER = 0.25
-"""Largest relative distance from the average at which a median counts fully, to dampen bursts."""
+"""Largest relative distance of a median from the average that counts fully. It dampens bursts."""
 FITTED_STEPS = 25
-"""Steps for which a size is compared with the one before it. Later, the machine may have changed instead."""
+"""Steps for which a size is compared with the previous one; later, the machine itself may have changed."""
 STRIDE = 4
 """Largest factor of one change of a local batch: beyond it the model is unreliable."""
 WEIGHED_RANKS = 32
@@ -57,10 +57,10 @@ class Cost:
 
 
 def divide(costs: Sequence[Cost], total: int, least: Sequence[int], most: Sequence[int]) -> tuple[int, ...]:
-    """Return whole numbers that add up to `total`, within bounds, with the smallest possible largest time.
+    """Return local batches that add up to `total`, within bounds, and minimise the time of the slowest rank.
 
     Raises:
-        ValueError: no numbers within the bounds add up to it, or a cost does not grow with the samples.
+        ValueError: no local batches within the bounds add up to it, or a cost does not grow with the samples.
     """
     if any(low > high for low, high in zip(least, most, strict=True)):
         raise ValueError("a rank's smallest local batch is above its largest")
@@ -94,7 +94,7 @@ def divide(costs: Sequence[Cost], total: int, least: Sequence[int], most: Sequen
 
 
 def _common_time(costs: Sequence[Cost], total: int, least: Sequence[int], most: Sequence[int]) -> float:
-    """Return the time at which the ranks, limited by their bounds, have done `total` samples."""
+    """Return the time at which the ranks, each within its bounds, have processed `total` samples."""
 
     def done(level_s: float) -> float:
         return math.fsum(
@@ -126,8 +126,8 @@ def _common_time(costs: Sequence[Cost], total: int, least: Sequence[int], most: 
 class Pace:
     """The measured speed of one rank. Times are of `samples`, its present local batch.
 
-    `fixed_samples` is a / c: the fixed cost of a step in samples. It survives a change of the machine's
-    speed, which stretches both. `spread` is the mean relative deviation of recent times from their median,
+    `fixed_samples` is a / c: the fixed cost of a step, expressed in samples. A change of the machine's speed
+    multiplies a and c alike, and leaves it unchanged. `spread` is the mean relative deviation of recent times from their median,
     without the farthest time. `before` is the previous local batch and its time.
     """
 
@@ -175,7 +175,7 @@ class Pace:
 
     @property
     def cost(self) -> Cost:
-        """The cost model through the time of this size, or of the one before while this one is new."""
+        """The cost model fitted to the time of this size, or of the previous size while this one is new."""
         samples, time_s = self.samples, self.average_s
         if self.count < MEDIAN_OF:
             assert self.before is not None
@@ -187,8 +187,8 @@ class Pace:
     def error(self) -> float:
         """The relative standard error of the average.
 
-        Simulations with normal times give: `spread` is 0.45 of their standard deviation, and an average of
-        medians varies 1.2 times as much as one of times.
+        The factor 2.6 is from simulations with normally distributed times: `spread` is 0.45 of their standard
+        deviation, and an average of medians varies 1.2 times as much as an average of times.
         """
         return 2.6 * self.spread / math.sqrt(min(self.count, 2.0 / SMOOTHING))
 
@@ -325,7 +325,7 @@ class MicroBatchLimit:
     def observe(self, samples: int, peak_bytes: int, static_bytes: int) -> None:
         """Record that a micro-batch needed `peak_bytes` of memory, `static_bytes` of it before it began.
 
-        Every sample is assumed to need the same, so that the limit keeps `MEMORY_SHARE`.
+        The limit assumes that every sample needs the same, and fills at most `MEMORY_SHARE` of the memory.
         """
         if self._capacity_bytes is None or peak_bytes <= static_bytes:
             return

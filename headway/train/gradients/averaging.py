@@ -43,13 +43,15 @@ _NO_SYNC: dict[str, bool] = {
 class ElasticModule(nn.Module):
     """The model as the script trains it, over the present peers.
 
-    Everything except the forward pass belongs to the model itself, including its state.
+    Except for the forward pass, every attribute and method is the model's own, including its state.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self._forwards: list[Callable[..., Any]] = []  # a list, so that the value does not become a submodule
+        self._forwards: list[
+            Callable[..., Any]
+        ] = []  # in a list, because a module as an attribute would become a submodule
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model's forward pass."""
@@ -68,7 +70,7 @@ class ElasticModule(nn.Module):
         return self.module.load_state_dict(state_dict, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy, without peers and without a wrapper of the forward pass."""
+        """Return the state for a copy (`copy`, `pickle`), whose forward pass is the model's own."""
         return {**self.__dict__, "_forwards": []}
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +91,7 @@ class Gradients:
         self.broken = False
         """True if a peer was lost before the gradient of the current global batch was complete."""
         self.stepped_incomplete = False
-        """True if the optimizer stepped with an incomplete gradient that it had computed by a closure."""
+        """True if the optimizer stepped with an incomplete gradient, which a closure computed within the step."""
         self.meter = DeviceMeter(device)
         """Meter of this rank's own part of the last gradient, forward and backward."""
         self.batch_number = 0
@@ -144,7 +146,7 @@ class Gradients:
         self.drop()
 
     def begin(self, samples: int, *, global_batch: int, first: bool, last: bool) -> None:
-        """Prepare the backward pass of a micro-batch of `samples`, 0 for one that must not count."""
+        """Prepare the backward pass of a micro-batch of `samples` samples; 0: its gradient must not count."""
         if first:
             self.stepped = self.broken = False
             self.batch_number += 1
@@ -224,7 +226,7 @@ class Gradients:
         ]
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run DDP's forward pass without the collectives that would raise a lost peer's error."""
+        """Run DDP's forward pass after its collectives, whose errors are recorded instead of raised in the script."""
         assert self._ddp is not None
         if torch.is_grad_enabled() and not self.broken:
             try:
@@ -252,7 +254,7 @@ class Gradients:
         if bucket.is_last():
             self.meter.end()
         if self._weight == 0.0:
-            gradient.zero_()  # not by multiplication: NaN of a sample without weight would remain
+            gradient.zero_()  # multiplication by 0 would keep a NaN
         else:
             gradient.mul_(self._weight)
         if self.probe is not None:

@@ -8,10 +8,10 @@ import torch
 
 
 class DeviceMeter:
-    """Meter from the start of a step to the last part of the gradient, on this rank alone.
+    """Meter of this rank's own computation, from the start of a step to the last part of the gradient.
 
-    An accelerator works asynchronously. Therefore its own clock counts, read after both events have passed.
-    The memory of a host is not measured.
+    An accelerator works asynchronously, so the meter records events on it, and reads their times once both
+    have passed. Host memory is not measured.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -38,7 +38,7 @@ class DeviceMeter:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of the last step; 0 while unknown."""
+        """Computing time of the last step in seconds; 0 while unknown."""
         if not self._took_s or not self._events:
             return self._took_s
         began, ended = self._events

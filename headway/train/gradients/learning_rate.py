@@ -17,9 +17,9 @@ Rule: TypeAlias = Literal["adascale", "sqrt", "linear", "none"]
 def factor(rule: Rule, batch: int, reference_batch: int, noise: NoiseEstimate | None = None) -> float:
     """Return the factor of the learning rate for a step of `batch` samples instead of `reference_batch`.
 
-    `adascale` (SGD): the number of steps of the reference batch that this one is worth, according to the
-    noise. It lies between 1, without noise, and the ratio of the batches, with nothing but noise. Without an
-    estimate, the factor of a larger batch is 1. `sqrt`: the square root of the ratio (Adam, whose moments
+    `adascale` (SGD): the number of steps of the reference batch that make the same progress, according to the
+    noise. It is 1 without noise, and approaches the ratio of the batches where noise dominates. Without an
+    estimate, a larger batch has the factor 1. `sqrt`: the square root of the ratio (Adam, whose moments
     stay unchanged). `linear`: the ratio.
 
     Raises:

@@ -104,7 +104,7 @@ class SquaredNorm:
     def add(self, gradients: Sequence[Tensor], parameters: Sequence[Tensor] = ()) -> None:
         """Add pieces, all on one device; with a preconditioner, their parameters in the same order.
 
-        A parameter that the preconditioner does not know was never stepped, and is ignored.
+        A parameter unknown to the preconditioner has taken no step yet, and is ignored.
         """
         self._sums += [_sum_of_squares(part) for part in _parts(gradients, parameters, self._preconditioner)]
 

@@ -44,7 +44,7 @@ class Environment:
     global_batch: int | None = None
     """Global batch of the job, which overrides the script's."""
     start_global_batch: int | None = None
-    """Global batch of the first steps, if not `global_batch`, to which the script's learning rate refers."""
+    """Global batch of the first steps; None: `global_batch`, which is also the one of the script's learning rate."""
     most_global_batch: int | None = None
     """Largest global batch that the service may set; None where the batch is fixed."""
     max_local_batch: int | None = None
@@ -132,7 +132,7 @@ def _job(env: Mapping[str, str]) -> Job | None:
 
 
 def _store(env: Mapping[str, str]) -> str | None:
-    """Return the address of the agent's store, which torchrun's variables give, if there is one."""
+    """Return the address of the agent's store from torchrun's variables; None without such a store."""
     if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     return f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}" if "MASTER_PORT" in env else None

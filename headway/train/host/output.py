@@ -27,5 +27,5 @@ def flush() -> None:
 
 
 exit_actions = ExitStack()
-"""Actions before the end of this process, in whatever way it ends: the last added runs first, each once."""
+"""Actions at the end of this process, at exit or in `leave`. Each runs once, and the last one added runs first."""
 atexit.register(exit_actions.close)

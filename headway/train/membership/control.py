@@ -72,8 +72,8 @@ class Mailbox:
 def write_stacks_on_request(folder: Path | None, rank: int) -> None:
     """Make this process write the stacks of its threads when its agent asks for it.
 
-    `rank` is the rank that the process was started with. An agent's launcher does this for interpreters that
-    it starts; a shell does not.
+    `rank` is the rank that the process was started with. The launcher has registered the handler in the
+    interpreters that it starts itself, but not in those that a shell command starts.
     """
     if folder is None:
         return

@@ -39,7 +39,7 @@ class Orders:
                 self._order = order_from_json(Path(self._path).read_text())
             except OSError as error:
                 warn(f"the agent's order cannot be read, and the next step tries again: {error}")
-                return self._order  # the next call tries again
+                return self._order
             except ValueError as error:
                 warn(f"the agent's order is invalid and is ignored: {error}")
             self._seen = identity

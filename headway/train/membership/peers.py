@@ -23,7 +23,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[a
 
 from headway.contract.orders import Order
 from headway.train.collectives.backend import CollectiveBackend, Rendezvous
-from headway.train.collectives.groups import CONNECT, gloo_group
+from headway.train.collectives.groups import CONNECT_TIMEOUT, gloo_group
 from headway.train.host.environment import Environment
 
 _TRY = timedelta(seconds=1)
@@ -32,7 +32,7 @@ _LONGEST_S = 30 * 86_400.0
 """Replacement for `inf`, because torch needs a finite number."""
 
 
-class PeersLost(Exception):  # an event of the training, handled at the next boundary
+class PeersLost(Exception):  # not an error: training handles it at the next boundary
     """Raised when a peer is gone, or its messages do not arrive."""
 
 
@@ -167,7 +167,7 @@ class Peers:
             store = _open_store(order, timeout, superseded)
             if order.world_size > 1:
                 _wait_for_all(store, order, superseded, wait_s)
-            size, connect = order.world_size, min(timeout, CONNECT)
+            size, connect = order.world_size, min(timeout, CONNECT_TIMEOUT)
             backend.form(
                 Rendezvous(connect=connect, timeout=timeout, store=store, rank=rank, world_size=size)
             )
@@ -299,7 +299,7 @@ def _open_store(order: Order, timeout: timedelta, superseded: Callable[[], bool]
 
 
 def _wait_for_all(store: Any, order: Order, superseded: Callable[[], bool], wait_s: float) -> None:
-    """Wait for all members, inside `_disconnect_when`, which ends the wait by closing the store's connection."""
+    """Wait for all members. `_disconnect_when` must surround the call: it ends the wait by closing connections."""
     if store.add("here", 1) == order.world_size:
         store.set("all here", "1")
     try:
@@ -365,7 +365,7 @@ def _disconnect(names: frozenset[str]) -> None:
             if os.readlink(f"/proc/self/fd/{descriptor}") not in names:  # noqa: PTH115
                 continue
             with socket.socket(fileno=os.dup(int(descriptor))) as connection:
-                connection.getpeername()  # raises for a listening socket: gloo does not survive its end
+                connection.getpeername()  # raises for a listening socket, which gloo needs until its end
                 connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             continue  # closed meanwhile, or not connected

@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 _POLL_S = 0.002
 _WATCH_S = 0.1
 _FREED_AFTER_S = 0.5
-"""Delay before a rank's watcher aborts its waits, after an order has reported a lost peer.
+"""Delay between an order that reports a lost peer and the abort of this rank's waits by its watcher.
 
 A closed connection ends most waits for a lost peer at once; the watcher ends the others.
 """
@@ -32,7 +32,7 @@ class Team:
     """The members of this process's generation. `peers` is None between generations.
 
     Args:
-        environment: names the first members, or says that this process joins later.
+        environment: has the first members, or tells that this process joins later.
         backend: carries the group of each generation.
         timeout_s: time limit of waits for peers.
         stop: a request to stop, which ends every wait here.

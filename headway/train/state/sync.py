@@ -49,7 +49,7 @@ class StateOffer:
 
 
 def choose_source(offers: Sequence[StateOffer]) -> int | None:
-    """Return the first of the most advanced ranks, whose state all take; None if no rank has a state.
+    """Return the lowest of the most advanced ranks, whose state all others load; None if no rank has a state.
 
     After a loss, ranks differ by one step if only some of them received the whole last gradient.
     """
@@ -115,7 +115,7 @@ class StateSync:
             place = self._transfer(peers, offers, source, place)
         plan = peers.bytes_from(source, pickle.dumps(batching.state()))
         batching.take_over(pickle.loads(plan))  # noqa: S301  # from a peer with the same job and the same code
-        self.has_state = True  # only here: if a peer is lost earlier, the caller keeps its old position
+        self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position
         return place
 
     def pause_s(self, idle_s: float) -> float:

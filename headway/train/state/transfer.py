@@ -33,22 +33,22 @@ def signature(objects: Sequence[Stateful]) -> int:
 
 
 def transfer_state(
-    objects: Sequence[Stateful], more: Any, *, peers: Peers, source: int, receivers: Sequence[int]
+    objects: Sequence[Stateful], extra: Any, *, peers: Peers, source: int, receivers: Sequence[int]
 ) -> tuple[Any, int]:
-    """Transfer the state of the objects, and `more`, from rank `source` to the receivers. All ranks call it.
+    """Transfer the state of the objects, and the value `extra`, from rank `source` to the receivers. All ranks call it.
 
     Returns:
-        `more` as the source passed it, and the bytes that this rank sent or received.
+        `extra` as the source passed it, and the bytes that this rank sent or received.
 
     Raises:
         PeersLost: a peer is gone; receivers may have a part of the state.
     """
     group = peers.group_of(sorted([source, *receivers]))
     if group is None:
-        return more, 0
+        return extra, 0
     if peers.rank == source:
         tensors: list[torch.Tensor] = []
-        contents = _pack((_loose_state(objects), more), tensors)
+        contents = _pack((_loose_state(objects), extra), tensors)
         shapes = [(tuple(one.shape), one.dtype, one.device.type) for one in tensors]
         head = pickle.dumps((contents, shapes))
     else:
@@ -64,15 +64,15 @@ def transfer_state(
     fixed = list(_fixed_tensors(objects))
     moved = _move([*fixed, *tensors], peers, source, receivers, group)
     if peers.rank == source:
-        return more, moved
-    states, more = _unpack(contents, tensors)
+        return extra, moved
+    states, extra = _unpack(contents, tensors)
     for one, state in zip(objects, states, strict=True):
         if isinstance(one, nn.Module):
             if state:
                 one.load_state_dict(state, strict=False)
         else:
             one.load_state_dict(state)
-    return more, moved + len(head)
+    return extra, moved + len(head)
 
 
 def _fixed_tensors(objects: Iterable[Stateful]) -> list[torch.Tensor]:
@@ -155,7 +155,8 @@ def _copy(tensors: Sequence[torch.Tensor], together: torch.Tensor, *, out: bool)
         place = together[start : start + one.nbytes]
         start += one.nbytes
         if out and one.numel():
-            # Not `contiguous`: a tensor of one element is contiguous with any stride, but bytes need stride 1.
+            # `contiguous()` does not help: it leaves a one-element tensor its stride, and the view as bytes
+            # needs stride 1.
             place.copy_(one.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8))
         elif one.numel():
-            one.copy_(place.clone().view(one.dtype).view(one.shape))  # cloned, because a view needs alignment
+            one.copy_(place.clone().view(one.dtype).view(one.shape))  # the clone is aligned for the type

@@ -24,8 +24,9 @@ class TrackedReport:
     """The values of one `run.report`, and the position of training.
 
     `step` counts optimizer steps since the job began: the script's present step, or the last one between
-    epochs. `first_step` is the first step that this generation may report. Earlier reports of that step and
-    later ones belong to a lost state, and these steps are repeated. `at_s` is Unix time.
+    epochs. `first_step` is the first step that this generation may report. If an earlier generation has
+    reported that step or a later one, its state was lost, and this generation repeats the step. `at_s` is
+    Unix time.
     """
 
     step: int
@@ -55,8 +56,9 @@ class Tracker(Protocol):
 class Sender:
     """Background sender of reports to one tracker. `put` and `close` are for the training's thread.
 
-    The sender's thread calls `open_tracker` with the first report. An error of it, or of the tracker, does
-    not delay training. The sender prints it once, and retries after a second, two, four, up to a minute.
+    The sender's thread calls `open_tracker` when it has the first report. No error of `open_tracker` or of the
+    tracker delays training. The sender prints the first error, and retries after 1 s, 2 s, 4 s, and so on up
+    to a minute.
     """
 
     def __init__(self, name: str, open_tracker: Callable[[], Tracker]) -> None:
@@ -118,7 +120,7 @@ class Sender:
         self._close_tracker()
 
     def _take(self) -> bool:
-        """Wait for reports, unless some are still unwritten. False at the end."""
+        """Take reports to write, and wait for the first one if necessary. False: there are no more reports."""
         with self._changed:
             self._changed.wait_for(lambda: self._in_progress or self._waiting or self._ending)
             while self._waiting and len(self._in_progress) < AT_ONCE:
@@ -126,7 +128,7 @@ class Sender:
             return bool(self._in_progress)
 
     def _wait(self, pause_s: float) -> bool:
-        """Wait before the next try. False: the last try has failed."""
+        """Wait before the next try. False: the process ends, so there is no next try."""
         with self._changed:
             if self._ending:
                 return False

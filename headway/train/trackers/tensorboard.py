@@ -45,7 +45,7 @@ def place_of(checkpoint_uri: str | None, keys: Path | None) -> Path | Storage:
 
 @dataclass
 class _File:
-    """The file of one generation: its stored contents (kept only for object stores), and its unstored ones."""
+    """The file of one generation. `stored` is kept only for object stores; `waiting` is not stored yet."""
 
     key: str
     generation: int
@@ -65,7 +65,7 @@ class EventFiles:
         """Append the reports to the file of their generation.
 
         Raises:
-            OSError: earlier reports can still not be stored, and these were not accepted.
+            OSError: earlier reports still cannot be stored, so these reports are not accepted.
         """
         self._store(at_once=False)
         for report in reports:

@@ -30,7 +30,6 @@ from service.adapters.postgres.jobs.grants import PostgresGrants
 from service.adapters.postgres.jobs.jobs import PostgresJobs
 from service.adapters.postgres.jobs.views import PostgresJobQueries
 from service.adapters.postgres.money.ledger import PostgresLedger
-from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S
 from service.adapters.postgres.money.views import PostgresSpending
 from service.adapters.postgres.nodes.credentials import PostgresNodeCredentials
 from service.adapters.postgres.nodes.nodes import PostgresNodes
@@ -45,6 +44,7 @@ from service.adapters.postgres.upkeep.operations import PostgresOperations
 from service.adapters.postgres.upkeep.retention import PostgresRetention
 from service.cancellation import heed_cancellation
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
+from service.domain.cluster.snapshot import SHARE_HALF_LIFE_S
 from service.domain.shared.connections import CONNECTIONS
 from service.domain.shared.errors import Unavailable
 from service.usecases.ports.facts import Fact, Tell, WakeUp, ignore_fact

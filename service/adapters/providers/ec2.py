@@ -38,7 +38,9 @@ _ENDED = frozenset({"shutting-down", "terminated"})
 _ENDED_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?: (?:GMT|UTC))?\)")
 _PAGE = 1000
 _SAFE_IN_SCRIPT = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!&*+,=%-]*")
-"""Characters that are safe in the start script. None ends a line, opens a substitution or closes a quote."""
+"""Characters that are safe in the start script: they do not end a line, open a substitution or close a
+quote.
+"""
 
 Answer = TypeVar("Answer")
 

@@ -137,7 +137,7 @@ class Ec2Prices:
 
         Raises:
             ProviderRefused: the price is in another currency.
-            Unavailable: the answer is no price list.
+            Unavailable: the answer is not a price list.
         """
         wanted = {**_PRODUCT, "regionCode": self._settings.region, "instanceType": name}
         pages = self._pricing.get_paginator("get_products").paginate(
@@ -173,7 +173,7 @@ def _hourly(product: Mapping[str, Any]) -> Iterable[Mapping[str, str]]:
 
 
 def _price(text: Any) -> float | None:
-    """Return a price, or None if it is no positive number, such as the zero of a type that is not sold."""
+    """Return a price, or None if it is not a positive number, such as the zero of a type that is not sold."""
     try:
         usd = float(text)
     except (TypeError, ValueError):

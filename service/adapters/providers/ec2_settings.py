@@ -49,11 +49,13 @@ def read_ec2_settings(env: Mapping[str, str]) -> Ec2Settings:
     for name in types:
         if not _TYPE.fullmatch(name):
             raise SettingsError(
-                f"HEADWAY_EC2_INSTANCE_TYPES: {name!r} is no instance type, such as g5.xlarge or g5.*"
+                f"HEADWAY_EC2_INSTANCE_TYPES: {name!r} is not an instance type, such as g5.xlarge or g5.*"
             )
     cluster = env.get("HEADWAY_CLUSTER", "headway").strip()
     if not _CLUSTER.fullmatch(cluster):
-        raise SettingsError(f"HEADWAY_CLUSTER: {cluster!r} is no name; use letters, digits, `-`, `_` and `.`")
+        raise SettingsError(
+            f"HEADWAY_CLUSTER: {cluster!r} is not a valid name; use letters, digits, `-`, `_` and `.`"
+        )
     return Ec2Settings(
         region=_text(env, "HEADWAY_EC2_REGION", "us-east-1"),
         cluster=cluster,

@@ -128,7 +128,9 @@ class LocalProvider(Provider):
         )
 
     def _start(self, folder: MachineFolder, token: str) -> None:
-        """Start the machine's process. It is spawned and no Popen, because it outlives this process."""
+        """Start the machine's process with `posix_spawn`: a `Popen` would warn about a process that outlives
+        it.
+        """
         self._collect()
         log = open_log(folder.path / "host.log")
         env = {name: value for name, value in os.environ.items() if name not in _SECRETS}

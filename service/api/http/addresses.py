@@ -15,7 +15,7 @@ def client_address(scope: Scope, trusted: Networks) -> str:
     """Return the address of the client.
 
     It is the address of the connection. If that is a trusted proxy, it is the last address in
-    `X-Forwarded-For` that is no trusted proxy. Clients can forge everything before that.
+    `X-Forwarded-For` that is not a trusted proxy. Clients can forge everything before that.
     """
     client = scope.get("client")
     address = str(client[0]) if client else "unknown"

@@ -35,9 +35,8 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _REFUSED = frozenset({401, 403})
 _SIGNS_IN = "/auth/callback"
 _WORK_OF_AGENTS = "/api/v1/agents/"
-"""Path of frequent requests of agents, such as reports and output.
-
-They are not audited, because the events of jobs and the rounds record their changes.
+"""Path prefix of the frequent requests of agents, such as reports and output. They are not audited, because
+job events and rounds record what they change.
 """
 _RECORDED_TEXTS = frozenset(
     {"name", "role", "project", "policy", "kind", "user", "mode", "per", "period", "scope", "market", "robot"}
@@ -105,7 +104,7 @@ def _project(scope: Scope, path: Mapping[str, Any], body: Mapping[str, Any]) -> 
 
 
 def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a body, and the fields of its objects that are no text."""
+    """Yield the fields of a body, and the fields of its nested objects that are not text."""
     for key, value in body.items():
         if isinstance(value, dict):
             yield from ((f"{key}.{name}", one) for name, one in value.items() if not isinstance(one, str))
@@ -143,7 +142,7 @@ async def _body(request: Request) -> Mapping[str, Any] | None:
 
 
 class RefusalAudit:
-    """Middleware that records refused requests for changes. Floods are counted instead."""
+    """Middleware that records refused requests for changes. A flood of refusals is only counted."""
 
     def __init__(self, app: ASGIApp, context: ApiContext, refusals: Refusals) -> None:
         self._app = app

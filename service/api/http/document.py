@@ -30,7 +30,7 @@ TAGS: Final = {
 _PROBLEMS: Final = {
     "401": "The token is missing, wrong, expired or revoked",
     "403": "The role does not allow it",
-    "404": "It does not exist, or belongs to a project of which the caller is no member",
+    "404": "It does not exist, or belongs to a project of which the caller is not a member",
     "422": "A field is wrong; `errors` says which and why",
     "429": "Too many requests; `Retry-After` says when to try again",
     "503": "A store does not answer; `Retry-After` says when to try again",

@@ -7,8 +7,8 @@ A request without a free place waits up to `PATIENCE_S`, in the order of `Traffi
 need a transaction, then reads of users, then writes. After that it gets a 429. Each kind has a limited share
 of the places, so that no kind can starve the others.
 
-Reports that only renew a lease are written in batches by `usecases.heartbeat` and need no place. Without them
-nodes would count as lost, so only their number is bounded.
+Reports that only renew a lease are written in batches by `service.usecases.reports.heartbeat` and need no
+place. Without them nodes would count as lost, so only their number is bounded.
 
 A place is free again when the answer begins, because the rest costs nothing: streams hold no place.
 
@@ -40,7 +40,7 @@ from service.domain.shared.errors import TooBusy
 
 
 class Traffic(StrEnum):
-    """Kinds of requests, the most urgent first."""
+    """Kinds of requests, the most urgent first. `NEWS` are the reports that need a transaction."""
 
     REPORTS = "reports"
     NEWS = "news"

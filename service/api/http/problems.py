@@ -132,7 +132,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _gone(_: Request, error: Exception) -> Response:
-    """Answer a client that disconnected during its request. Nobody reads the answer, and it is no fault."""
+    """Answer a client that disconnected during its request. Nobody reads the answer, and it is not logged as
+    an error.
+    """
     assert isinstance(error, ClientDisconnect)
     return Response(status_code=400)
 

@@ -37,7 +37,7 @@ class RequestId:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
             await send(message)
 
-        # Reports of many agents are processed in one batch by one of their requests.
+        # One request processes a batch of reports of many agents, so its log lines carry no request id.
         if not scope["path"].endswith("/reports"):
             bind_contextvars(request_id=scope["request_id"])
         try:

@@ -29,7 +29,7 @@ HEAD_S: Final = 20.0
 BODY_PAUSE_S: Final = 20.0
 """Longest pause in seconds within a body. After that the client counts as gone."""
 BODY_S: Final = 60.0
-"""Longest time in seconds for the body of a request that is no bundle."""
+"""Longest time in seconds for the body of a request, except an upload of a bundle."""
 CERTIFICATE_LOOKED_AT_EVERY_S: Final = 10.0
 BUNDLES: Final = "/api/v1/bundles"
 _TOO_LARGE: Final = "The headers of this request are too large."

@@ -22,7 +22,9 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A node. `cells` are the style classes of its slots, and `label` says the same in words."""
+    """A node of the overview. `cells` are the style classes of its slots, and `label` describes them in
+    words.
+    """
 
     id: str
     name: str

@@ -10,11 +10,11 @@ from service.console.html.fragments import Fragment
 
 @dataclass(frozen=True, slots=True)
 class ParameterField:
-    """A parameter of the present policy. `own` is True if it has its default value."""
+    """A parameter of the present policy. `is_default` is True if it has its default value."""
 
     name: str
     value: str
-    own: bool
+    is_default: bool
     meaning: str
 
 

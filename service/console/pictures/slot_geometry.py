@@ -11,7 +11,9 @@ DEFAULT_WINDOW = "15m"
 WINDOW_WORDS = {"15m": "15 minutes", "1h": "hour", "6h": "6 hours", "24h": "24 hours"}
 _TICK_S = {900: 180, 3600: 600, 21_600: 3600, 86_400: 14_400}
 _STEPS = 20
-"""Number of new strips per window length. Between two strips, only a change of a slot changes the chart."""
+"""Number of strips that begin within one length of the window. Until the next strip begins, the chart changes
+only if a slot does.
+"""
 NARROW_SHARE = 1 / 300
 """Share of the window below which neighbouring periods are drawn as one block."""
 

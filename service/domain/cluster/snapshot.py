@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
@@ -46,6 +46,12 @@ class Node:
     def keeps_jobs(self) -> bool:
         """True if jobs may keep the slots of the node that they hold."""
         return self.state in {NodeState.READY, NodeState.CORDONED} and self.reclaim_at is None
+
+
+LEAST_STEPS: Final = 10
+"""Minimum number of steps of a measurement that counts, since the first steps are slow."""
+CLASS_JOBS: Final = 20
+"""Number of jobs of a class, the latest that started, whose measurements predict the next job of the class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +146,10 @@ class Cap:
 
 
 _NO_QUOTA = ProjectQuota()
+
+
+SHARE_HALF_LIFE_S: Final = 7 * 86_400.0
+"""Default time in seconds after which slot use counts half in a project's share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,7 @@ class Evidence:
     Attributes:
         known: (J, C) configurations whose size the job or its class has run on.
         exempt: (J,) jobs whose size needs no evidence: fixed by a user, or never measured at all.
-        entitled: (J,) jobs of projects that hold less than their guarantee, which they may have without
-            evidence.
+        entitled: (J,) jobs of projects that claim guaranteed slots. They need no evidence for a size.
         nodes: (K,) nodes of each kind that have slots.
     """
 

@@ -1,7 +1,8 @@
 """Application of the rules for competing jobs to the input of a policy, whichever policy it is.
 
 `contend` turns the input of a policy into one that keeps the rules. It adds a seat for each job that must
-have slots (`seats`), and a mask on sizes that must wait for evidence or for another job's turn (`evidence`).
+have slots (`guaranteed_jobs`), and a mask on sizes that must wait for evidence or for another job's turn
+(`evidence`).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Contest:
 
     @cached_property
     def latest_turn_s(self) -> FloatArray:
-        """Return the upper bounds (J,) on the seconds until each waiting job's turn (`seats.latest_turn_s`)."""
+        """Return the upper bounds (J,) on the seconds until each waiting job's turn (`guaranteed_jobs`)."""
         return latest_turn_s(self.given, self.tenure, self.seats)
 
     def solver(self, solve: Solve) -> Solve:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 UNDER_WAY = timedelta(seconds=60)
-"""Grace period for requests that were sent before the first use of the new token and arrive after it."""
+"""Grace period for requests under way: sent before the first use of the new token, and received after it."""
 
 
 class TokenState(StrEnum):

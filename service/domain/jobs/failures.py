@@ -1,4 +1,4 @@
-"""Classification of failures: how a generation ended, whether to retry, and whether the survivors go on."""
+"""Classification of failures: how a rank and a whole generation ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from enum import StrEnum
 
 from headway.contract.runtime import (
@@ -16,7 +15,6 @@ from headway.contract.runtime import (
     EXIT_STOPPED,
     KILLED_FOR_MEMORY,
 )
-from headway.contract.spec import Retry
 from headway.contract.views.jobs import JobProgress, Reason
 from service.domain.jobs.tracebacks import lost_a_peer, traceback_in
 
@@ -32,8 +30,6 @@ _OUT_OF_MEMORY = re.compile(
     + re.escape(KILLED_FOR_MEMORY)
 )
 """Messages in a rank's output by which PyTorch, Python or the agent reports that memory ran out."""
-_FIRST_BACKOFF_S = 1.0
-LONGEST_BACKOFF_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,76 +211,3 @@ def _with_log(message: str, log_tail: Sequence[str]) -> str:
         return "\n".join((f"{message}: {traceback[-1]}", *traceback))
     lines = [line for line in log_tail if line.strip()]
     return f"{message}; its last lines:\n" + "\n".join(lines) if lines else f"{message}, without output"
-
-
-@dataclass(frozen=True, slots=True)
-class RetryDecision:
-    """Decision on a retry and its earliest time. `spent` and `budget` explain a refusal."""
-
-    again: bool
-    not_before: datetime
-    spent: int
-    budget: int
-
-
-def decide_retry(
-    ending: Ending, retry: Retry, *, infrastructure_failures: int, user_errors: int, now: datetime
-) -> RetryDecision:
-    """Decide on a retry of a failed generation. Both counts include the present failure.
-
-    The first retry is immediate. Later ones wait 1, 2, 4, … seconds, at most two minutes.
-    """
-    spent, budget = {
-        Ending.INFRASTRUCTURE: (infrastructure_failures, retry.infrastructure),
-        Ending.USER_ERROR: (user_errors, retry.user_errors),
-    }.get(ending, (1, 0))
-    wait_s = 0.0 if spent <= 1 else min(_FIRST_BACKOFF_S * 2.0 ** (spent - 2), LONGEST_BACKOFF_S)
-    return RetryDecision(spent <= budget, now + timedelta(seconds=wait_s), spent, budget)
-
-
-@dataclass(frozen=True, slots=True)
-class Survival:
-    """Decision whether the survivors of a loss go on in place, with the reason if they do not."""
-
-    in_place: bool
-    why_not: str = ""
-
-
-def is_loss(exit_: RankExit) -> bool:
-    """Return True if a process was killed or lost with its node. An error of its script does not count."""
-    return (exit_.exit_code is None or killed_by(exit_) is not None) and not exit_.completed
-
-
-def decide_survival(*, live: bool, survivors: int, counted: bool, failures: int, retry: Retry) -> Survival:
-    """Decide whether `survivors` go on in place after a loss.
-
-    With `counted`, the loss is one more infrastructure failure than the `failures` so far.
-    """
-    if not live:
-        return Survival(in_place=False, why_not="its script does not support membership changes in place")
-    if survivors == 0:
-        return Survival(in_place=False, why_not="no rank that holds its state is left")
-    if counted and failures + 1 > retry.infrastructure:
-        return Survival(in_place=False, why_not="it lost ranks repeatedly without progress in between")
-    return Survival(in_place=True)
-
-
-def counts_as_failure(samples: int, samples_at_loss: int | None) -> bool:
-    """Return True if nothing was trained since the previous loss that the job survived.
-
-    Only then a survived loss counts as a failure. A job that progresses between losses may lose ranks any
-    number of times; a job in a crash loop may not.
-    """
-    return samples_at_loss is not None and samples <= samples_at_loss
-
-
-_FIRST_GROWTH_BACKOFF_S = 10.0
-LONGEST_GROWTH_BACKOFF_S = 600.0
-
-
-def growth_backoff_s(failures: int) -> float:
-    """Return the backoff in seconds after `failures` membership changes in a row whose new ranks did not come
-    up.
-    """
-    doublings = min(failures - 1, 10)
-    return float(min(_FIRST_GROWTH_BACKOFF_S * 2.0**doublings, LONGEST_GROWTH_BACKOFF_S))

@@ -149,7 +149,7 @@ class Crew:
         return who[0] == self.next_generation
 
     def is_leaver(self, who: Born) -> bool:
-        """Return True if the process was ordered to leave: it runs now and is no member of the next
+        """Return True if the process was ordered to leave: it runs now and is not a member of the next
         generation.
         """
         return self.ordered and all(born(one) != who for one in self.coming)

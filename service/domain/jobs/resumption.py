@@ -17,7 +17,7 @@ def resumption(progress: JobProgress, *, began_at: int, generation: int) -> Resu
     `generation`.
 
     A script resumes if it kept at least half of its work. A fresh start keeps nothing, but the step of its
-    first report may vary a little. A script that loses most of its work is no candidate for an optional
+    first report may vary a little. A script that loses most of its work is not a candidate for an optional
     restart either. Return None if the script had done too little to tell.
     """
     first = progress.first_samples

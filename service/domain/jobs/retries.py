@@ -1,15 +1,15 @@
-"""Retry rules for a failed job: failures that no longer count, jobs that must not be retried, limits for hung
-ranks.
-"""
+"""Retry rules for a failed job: budget and backoff, failures that no longer count, jobs that must not be retried."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
-from headway.contract.spec import HungAfter
+from headway.contract.spec import Retry
 from headway.contract.views.jobs import Reason
+from service.domain.jobs.failures import Ending
 
 KEPT_FAILURES = 8
 """Number of a job's latest failures that are kept."""
@@ -28,15 +28,8 @@ _CAUSED_BY_THE_JOB = frozenset({Reason.USER_ERROR, Reason.OUT_OF_MEMORY, Reason.
 about the job.
 """
 _GIST_CHARACTERS = 200
-
-AUTO_HUNG_S = 600.0
-"""Time in seconds that most scripts do not exceed between two steps, for an evaluation or a checkpoint.
-PyTorch gives a GPU collective the same time.
-"""
-AUTO_HUNG_STEPS = 50.0
-"""Multiple of the usual step time that extends `AUTO_HUNG_S`."""
-SET_HUNG_STEPS = 5.0
-"""Multiple of the usual step time that extends the job file's limit, since a slow step is not a hung one."""
+_FIRST_BACKOFF_S = 1.0
+LONGEST_BACKOFF_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,28 +49,6 @@ class Failure:
     """Names of the nodes that were lost."""
     furthest_samples: int = 0
     """Maximum of samples trained at this failure and at all earlier ones that count, kept or not."""
-
-
-@dataclass(frozen=True, slots=True)
-class HungLimits:
-    """Limits beyond which a rank counts as hung: no step for `after_s`, or `factor` times the usual step if
-    that is longer.
-
-    With `when_still`, the main thread of the rank must also not have moved meanwhile.
-    """
-
-    after_s: float
-    factor: float
-    when_still: bool
-
-
-def hung_limits(hung_after: HungAfter) -> HungLimits | None:
-    """Return the limits that `hung_after` of a job file stands for; None if hung ranks are not detected."""
-    if hung_after == "never":
-        return None
-    if hung_after == "auto":
-        return HungLimits(AUTO_HUNG_S, AUTO_HUNG_STEPS, when_still=True)
-    return HungLimits(hung_after, SET_HUNG_STEPS, when_still=False)
 
 
 def gist(message: str) -> str:
@@ -155,3 +126,28 @@ def _without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
             break
         found.append(failure)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDecision:
+    """Decision on a retry and its earliest time. `spent` and `budget` explain a refusal."""
+
+    again: bool
+    not_before: datetime
+    spent: int
+    budget: int
+
+
+def decide_retry(
+    ending: Ending, retry: Retry, *, infrastructure_failures: int, user_errors: int, now: datetime
+) -> RetryDecision:
+    """Decide on a retry of a failed generation. Both counts include the present failure.
+
+    The first retry is immediate. Later ones wait 1, 2, 4, … seconds, at most two minutes.
+    """
+    spent, budget = {
+        Ending.INFRASTRUCTURE: (infrastructure_failures, retry.infrastructure),
+        Ending.USER_ERROR: (user_errors, retry.user_errors),
+    }.get(ending, (1, 0))
+    wait_s = 0.0 if spent <= 1 else min(_FIRST_BACKOFF_S * 2.0 ** (spent - 2), LONGEST_BACKOFF_S)
+    return RetryDecision(spent <= budget, now + timedelta(seconds=wait_s), spent, budget)

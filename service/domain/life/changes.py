@@ -12,7 +12,6 @@ from datetime import timedelta
 from headway.contract.runtime import Left, Ready, Switched
 from headway.contract.views.jobs import JobState, Reason
 from service.domain.cluster.pools import slots_of as slots_text
-from service.domain.jobs.failures import counts_as_failure, decide_survival, growth_backoff_s
 from service.domain.jobs.job import Allocation, Job, Switch, size_of
 from service.domain.jobs.lifecycle import JobEvent
 from service.domain.jobs.membership import (
@@ -28,6 +27,7 @@ from service.domain.jobs.membership import (
     without,
 )
 from service.domain.jobs.records import AllocationRecord, Prediction
+from service.domain.jobs.survival import counts_as_failure, decide_survival, growth_backoff_s
 from service.domain.life.commands import choose_ports, send_order, send_runs, stop_start
 from service.domain.life.life import Life
 from service.domain.life.starts import fail_rank
@@ -63,12 +63,12 @@ def has_begun_to_end(life: Life) -> bool:
     For a job whose members change in place, the end of one of them counts too.
     """
     held: dict[str, set[int]] = {}
-    for nodes in life.traces.held.values():
+    for nodes in life.loaded_footprint.held.values():
         for node, slots in nodes.items():
             held.setdefault(node, set()).update(slots)
     if any(not set(slots) <= held.get(node, set()) for node, slots in life.job.allocation.items()):
         return True
-    return life.job.live and any(born(one) in life.traces.exits for one in life.crew.running)
+    return life.job.live and any(born(one) in life.loaded_footprint.exits for one in life.crew.running)
 
 
 def prepare(life: Life, change: ChangeInPlace) -> Life | None:
@@ -82,11 +82,11 @@ def prepare(life: Life, change: ChangeInPlace) -> Life | None:
     members = next_members(running.members, change.target, generation)
     parts = newcomer_ranks(members, generation)
     stores = choose_ports(life, [part.node_id for part in parts], generation)
-    known = {**life.traces.stores, **{(node, generation): port for node, port in stores.items()}}
+    known = {**life.loaded_footprint.stores, **{(node, generation): port for node, port in stores.items()}}
     store = choose_store(members, known)
     if store is None:
         return None
-    hosts = life.traces.hosts
+    hosts = life.loaded_footprint.hosts
     record = AllocationRecord(
         job_id=life.job.id,
         generation=generation,
@@ -134,7 +134,7 @@ def newcomer_ready(life: Life, message: Ready) -> Life:
     newcomers = {one.rank for one in coming if one.born_generation == switch.generation}
     if not newcomers <= set(switch.ready_s):
         return life
-    store = choose_store(coming, life.traces.stores)
+    store = choose_store(coming, life.loaded_footprint.stores)
     assert store is not None, "a member's store goes with its last process, and all of them run"
     return _order(life, switch, coming, store)
 
@@ -161,7 +161,9 @@ def _is_whole_move(job: Job, members: Members) -> bool:
 
 
 def member_left(life: Life, who: Born, message: Left) -> Life:
-    """Store that a rank leaves as ordered. The later exit of its process is no loss, whatever its cause."""
+    """Store that a rank leaves as ordered. The later exit of its process does not count as a loss, whatever
+    its cause.
+    """
     switch = life.job.switching
     if switch is None or message.joined != switch.generation or who in switch.left:
         return life
@@ -257,7 +259,7 @@ def dismiss_newcomers(life: Life) -> Life:
 def survive_loss(life: Life, *, reason: Reason, message: str) -> Life:
     """Order the remaining members to go on without those that have ended, or stop the job."""
     job, base = life.job, life.crew.lasting()
-    members = without(base, set(life.traces.exits))
+    members = without(base, set(life.loaded_footprint.exits))
     counted = job.state is not JobState.RECOVERING and counts_as_failure(
         job.progress.samples, job.samples_at_loss
     )
@@ -268,7 +270,7 @@ def survive_loss(life: Life, *, reason: Reason, message: str) -> Life:
         failures=job.infrastructure_failures,
         retry=job.spec.retry,
     )
-    store = choose_store(members, life.traces.stores)
+    store = choose_store(members, life.loaded_footprint.stores)
     if not survival.in_place or store is None:
         why_not = survival.why_not or "the remaining ranks have no store for the rendezvous"
         return fail_rank(life, reason=reason, message=f"{message}; {why_not}")
@@ -326,6 +328,6 @@ def end_overdue(life: Life) -> Life:
         return fail_rank(life, reason=Reason.HUNG, message=why, dump_stacks=True)
     waiting = [one for one in life.crew.coming if one.born_generation == switch.generation]
     late = tuple(one for one in waiting if one.rank not in switch.ready_s)
-    where = ", ".join(sorted(life.traces.hosts[node].name for node in nodes_of(late)))
+    where = ", ".join(sorted(life.loaded_footprint.hosts[node].name for node in nodes_of(late)))
     why = f"new ranks on {where} were not ready within {READY_WITHIN_S:.0f} s"
     return give_up(life, reason=Reason.HUNG, why=why, blame=True)

@@ -11,11 +11,11 @@ from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCo
 from headway.contract.output import OutputPlan
 from headway.contract.spec import JobSpec
 from headway.tracing import SpanRef
+from service.domain.jobs.hung import hung_limits
 from service.domain.jobs.job import Job
 from service.domain.jobs.membership import Members, Store, nodes_of
 from service.domain.jobs.ranks import NodeRanks, choose_port
 from service.domain.jobs.records import AllocationRecord
-from service.domain.jobs.retries import hung_limits
 from service.domain.life.effects import SendCommands
 from service.domain.life.life import Life
 
@@ -25,8 +25,8 @@ StopMode: TypeAlias = Literal["checkpoint", "kill"]
 def choose_ports(life: Life, node_ids: Iterable[str], generation: int) -> dict[str, int]:
     """Return a port for the store of this start on each of the nodes."""
     seed = zlib.crc32(life.job.id.encode()) + generation
-    hosts = [life.traces.hosts[node_id] for node_id in node_ids]
-    used = life.traces.ports_in_use
+    hosts = [life.loaded_footprint.hosts[node_id] for node_id in node_ids]
+    used = life.loaded_footprint.ports_in_use
     return {
         host.id: choose_port(host.first_port, host.last_port, used.get(host.id, ()), seed=seed)
         for host in hosts
@@ -35,7 +35,7 @@ def choose_ports(life: Life, node_ids: Iterable[str], generation: int) -> dict[s
 
 def send_runs(life: Life, record: AllocationRecord, parts: tuple[NodeRanks, ...], store_node: str) -> Life:
     """Have each node start its part of the record's generation, which meets at the store of `store_node`."""
-    address = life.traces.hosts[store_node].address
+    address = life.loaded_footprint.hosts[store_node].address
     runs = [(part.node_id, _run(life, record, part, address)) for part in parts]
     return life.having(SendCommands(tuple(runs)))
 
@@ -108,7 +108,7 @@ def _span(job: Job, command_id: str) -> str | None:
 def send_order(life: Life, generation: int, members: Members, store: Store, *, lost: bool) -> Life:
     """Send the members of `generation` to every node that has processes of the job."""
     job = life.job
-    held = life.traces.held
+    held = life.loaded_footprint.held
     running = {node for born, nodes in held.items() if born <= job.newest_generation for node in nodes}
     recipients = sorted(running | set(nodes_of(members)))
     orders = [
@@ -117,7 +117,7 @@ def send_order(life: Life, generation: int, members: Members, store: Store, *, l
             traceparent=_span(job, command_id),
             job_id=job.id,
             generation=generation,
-            store_addr=life.traces.hosts[store.node_id].address,
+            store_addr=life.loaded_footprint.hosts[store.node_id].address,
             store_port=store.port,
             members=list(members),
             lost=lost,
@@ -143,7 +143,7 @@ def _batch_order(job: Job) -> BatchOrder | None:
 
 def stop_generation(life: Life, mode: StopMode, *, dump_stacks: bool = False) -> Life:
     """Ask every node that holds slots of the job to stop its processes, from every start."""
-    held = life.traces.held
+    held = life.loaded_footprint.held
     oldest = {node: born for born in sorted(held, reverse=True) for node in held[born]}
     stops = []
     for born, nodes in held.items():
@@ -160,7 +160,7 @@ def stop_start(life: Life, generation: int) -> Life:
     """Kill the processes started for `generation` on the nodes that hold slots for it, and no other
     processes.
     """
-    nodes = life.traces.held.get(generation, {})
+    nodes = life.loaded_footprint.held.get(generation, {})
     kills = [(node_id, _stop(life.job, generation, node_id, "kill", oldest=generation)) for node_id in nodes]
     return life.having(SendCommands(tuple(kills)))
 

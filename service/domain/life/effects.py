@@ -78,7 +78,7 @@ class CallRound:
 
 @dataclass(frozen=True, slots=True)
 class RefreshPages:
-    """Tell whoever watches the job that it has changed without an event."""
+    """Wake the viewers of the job, which has changed without an event."""
 
 
 Effect: TypeAlias = (

@@ -9,23 +9,15 @@ from headway.contract.run_facts import ProgressSource
 from headway.contract.runtime import EXIT_STOPPED
 from headway.contract.views.forecasts import KeptForecast
 from headway.contract.views.jobs import JobState, Reason
-from service.domain.jobs.failures import (
-    Ending,
-    EndVerdict,
-    decide_retry,
-    judge,
-    left_unasked,
-    was_hung,
-    without_progress,
-)
+from service.domain.jobs.failures import Ending, EndVerdict, judge, left_unasked, was_hung, without_progress
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import exits_to_judge
 from service.domain.jobs.resumption import kept_text
-from service.domain.jobs.retries import Failure, gist, has_progressed, poison, with_failure
+from service.domain.jobs.retries import Failure, decide_retry, gist, has_progressed, poison, with_failure
 from service.domain.life.effects import CallRound, CountPreemption
 from service.domain.life.life import Life
 from service.domain.life.starts import start_generation
-from service.domain.perf.marks import verdict as verdict_on_forecasts
+from service.domain.perf.milestones import verdict as verdict_on_forecasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +35,8 @@ def release_node(life: Life, generation: int, node_id: str, *, slots: Collection
     slots).
 
     The caller goes on with `go_on` if the last slots were freed and the job is gone. An agent reports a
-    release again for every stop that reaches it late, and after its node was LOST. The job has gone on since,
-    and must not go on twice.
+    release again for every stop that reaches it late, and after its node was LOST. By then the job has
+    already gone on, and must not do so twice.
     """
     job = life.job
     carry_over = {}
@@ -55,7 +47,7 @@ def release_node(life: Life, generation: int, node_id: str, *, slots: Collection
 
 def has_just_gone(before: Life, after: Life) -> bool:
     """Return True if the step from `before` to `after` freed the last slots of the job."""
-    return after.traces.held != before.traces.held and after.is_gone
+    return after.loaded_footprint.held != before.loaded_footprint.held and after.is_gone
 
 
 def go_on(life: Life, aftermath: Aftermath) -> Life:
@@ -63,7 +55,7 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
     crew = life.crew
     for generation in sorted({life.job.generation, crew.next_generation or life.job.generation}):
         life = life.without_allocation(generation)
-    exits = exits_to_judge(crew, life.traces.exits)
+    exits = exits_to_judge(crew, life.loaded_footprint.exits)
     job = replace(life.job, switch=None)
     verdict = _reclaimed(life, judge(exits))
     if job.state is JobState.RECOVERING and job.reason is Reason.HUNG:
@@ -102,7 +94,7 @@ def _reclaimed(life: Life, verdict: EndVerdict) -> EndVerdict:
     """Return the verdict with the spot reclaim as its reason, if an agent stopped its ranks before its
     machine is taken away.
     """
-    hosts = life.traces.hosts
+    hosts = life.loaded_footprint.hosts
     taken = [hosts[node].name for node in life.job.allocation if node in hosts and hosts[node].reclaimed]
     if verdict.ending is not Ending.STOPPED or not taken:
         return verdict
@@ -196,7 +188,7 @@ def _recover(life: Life, verdict: EndVerdict, held: tuple[str, ...], aftermath: 
 
 def _failure(life: Life, reason: Reason, message: str, held: tuple[str, ...]) -> Failure:
     """Return the record of a failure of a job that held slots on these nodes."""
-    job, ran, hosts = life.job, life.running, life.traces.hosts
+    job, ran, hosts = life.job, life.running, life.loaded_footprint.hosts
     lost = sorted(hosts[node].name for node in held if node in hosts and hosts[node].lost)
     return Failure(
         reason=reason,

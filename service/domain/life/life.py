@@ -51,7 +51,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """The traces of a job on the cluster: slots, stores, ended processes, and nodes."""
+    """The resources of a job on the cluster: slots, stores, ended processes, and nodes."""
 
     held: Held = field(default_factory=dict)
     stores: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Life:
     effects: tuple[Effect, ...] = ()
 
     @property
-    def traces(self) -> Footprint:
+    def loaded_footprint(self) -> Footprint:
         """The job's footprint, which must have been loaded."""
         assert self.footprint is not None, f"the footprint of {self.job.id} was not loaded"
         return self.footprint
@@ -100,7 +100,7 @@ class Life:
     @property
     def is_gone(self) -> bool:
         """True if no process of the job is left anywhere. Slots of a coming generation may be held."""
-        return all(generation > self.job.newest_generation for generation in self.traces.held)
+        return all(generation > self.job.newest_generation for generation in self.loaded_footprint.held)
 
     def with_job(self, job: Job) -> Life:
         """Return the life with another value of the job's row."""
@@ -141,7 +141,7 @@ class Life:
     def with_allocation(self, record: AllocationRecord) -> Life:
         """Return the life with the allocation of another generation, whose slots are granted already."""
         stores = {(node, record.generation): port for node, port in record.stores.items()}
-        footprint = replace(self.traces, stores={**self.traces.stores, **stores})
+        footprint = replace(self.loaded_footprint, stores={**self.loaded_footprint.stores, **stores})
         generations = {**self.generations, record.generation: record}
         return replace(self, generations=generations, footprint=footprint).having(AddAllocation(record))
 
@@ -152,23 +152,28 @@ class Life:
     def with_exit(self, generation: int, exit_: RankExit) -> Life:
         """Return the life after the end of a process. Only the first report about a process counts."""
         who = (generation, exit_.rank)
-        if who in self.traces.exits:
+        if who in self.loaded_footprint.exits:
             return self
-        footprint = replace(self.traces, exits={**self.traces.exits, who: exit_})
+        footprint = replace(self.loaded_footprint, exits={**self.loaded_footprint.exits, who: exit_})
         return replace(self, footprint=footprint).having(StoreExit(generation, exit_))
 
     def with_grant(self, slots: Allocation) -> Life:
         """Return the life after free slots were granted to the job's next generation."""
         coming = self.job.newest_generation + 1
-        held = {**self.traces.held, coming: _plus(self.traces.held.get(coming, {}), slots)}
-        footprint = replace(self.traces, held={number: nodes for number, nodes in held.items() if nodes})
+        held = {
+            **self.loaded_footprint.held,
+            coming: _plus(self.loaded_footprint.held.get(coming, {}), slots),
+        }
+        footprint = replace(
+            self.loaded_footprint, held={number: nodes for number, nodes in held.items() if nodes}
+        )
         return replace(self, footprint=footprint)
 
     def releasable(
         self, generation: int, node_id: str | None = None, slots: Collection[int] | None = None
     ) -> Allocation:
         """Return the slots that `released` would free."""
-        held = self.traces.held.get(generation, {})
+        held = self.loaded_footprint.held.get(generation, {})
         chosen = {
             node: tuple(slot for slot in here if slots is None or slot in slots)
             for node, here in held.items()
@@ -194,14 +199,17 @@ class Life:
             node: tuple(slot for slot in here if slot in carried.get(node, ()))
             for node, here in freed.items()
         }
-        held = {**self.traces.held, generation: minus(self.traces.held[generation], freed)}
+        held = {
+            **self.loaded_footprint.held,
+            generation: minus(self.loaded_footprint.held[generation], freed),
+        }
         held[coming] = _plus(held.get(coming, {}), kept)
         held = {number: nodes for number, nodes in held.items() if nodes}
-        stores = {key: port for key, port in self.traces.stores.items() if key[1] in held}
+        stores = {key: port for key, port in self.loaded_footprint.stores.items() if key[1] in held}
         effect = ReleaseSlots(
             generation=generation, node_id=node_id, slots=slots, carry_over=carried, next_generation=coming
         )
-        footprint = replace(self.traces, held=held, stores=stores)
+        footprint = replace(self.loaded_footprint, held=held, stores=stores)
         return replace(self, footprint=footprint).having(effect)
 
 

@@ -7,18 +7,11 @@ from dataclasses import replace
 from headway.contract.agents import RanksHung, StartFailed
 from headway.contract.runtime import EXIT_NEVER_RETRY, EXIT_RETRY
 from headway.contract.views.jobs import JobState, Reason
-from service.domain.jobs.failures import (
-    Ending,
-    RankExit,
-    ending_of,
-    how_it_ended,
-    is_loss,
-    judge,
-    reason_of_loss,
-)
+from service.domain.jobs.failures import Ending, RankExit, ending_of, how_it_ended, judge, reason_of_loss
 from service.domain.jobs.job import Job
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import Born, Crew, has_finished
+from service.domain.jobs.survival import is_loss
 from service.domain.life.changes import dismiss_newcomers, give_up, survive_loss
 from service.domain.life.life import HostFacts, Life
 from service.domain.life.starts import fail_rank
@@ -48,7 +41,7 @@ def rank_ended(life: Life, who: Born, exit_: RankExit) -> Life:
     if _went_as_ordered(job, crew, who):
         return life
     if verdict.ending is Ending.DONE:
-        finished = job.switching is not None and has_finished(crew, life.traces.exits)
+        finished = job.switching is not None and has_finished(crew, life.loaded_footprint.exits)
         return dismiss_newcomers(life) if finished else life
     if is_loss(exit_) and _survives(job):
         message = f"rank {exit_.rank} {how_it_ended(exit_)}"
@@ -103,14 +96,14 @@ def node_ended(life: Life, node_id: str, message: str) -> Life:
 
     The caller goes on with `go_on` if slots were freed and the job is gone.
     """
-    crew, exits = life.crew, life.traces.exits
+    crew, exits = life.crew, life.loaded_footprint.exits
     gone = [
         who for who in crew.on_node(node_id) if who not in exits or ending_of(exits[who]) is not Ending.DONE
     ]
     for generation, rank in gone:
         unseen = RankExit(rank=rank, exit_code=None, signal=None, stopped_by_agent=False, completed=False)
         life = life.with_exit(generation, unseen)
-    for generation in tuple(life.traces.held):
+    for generation in tuple(life.loaded_footprint.held):
         if generation <= life.job.newest_generation:
             life = life.released(generation, node_id)
     targeted = life.job.target is not None and node_id in life.job.target

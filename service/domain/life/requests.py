@@ -40,7 +40,7 @@ def cancel(life: Life, aftermath: Aftermath, *, force: bool, reason: Reason, mes
     life = life.advanced(JobEvent.CANCEL, reason=reason, message=message)
     if life.job.state is JobState.CANCELLED:
         return life
-    return stop_generation(life, mode) if life.traces.held else go_on(life, aftermath)
+    return stop_generation(life, mode) if life.loaded_footprint.held else go_on(life, aftermath)
 
 
 def pause(life: Life, *, reason: Reason, why: str) -> Life:
@@ -52,7 +52,7 @@ def pause(life: Life, *, reason: Reason, why: str) -> Life:
     job = life.job
     if job.state is JobState.PAUSED or job.pause_requested:
         return life
-    if not life.traces.held:
+    if not life.loaded_footprint.held:
         return pause_now(life, reason=reason)
     switching = job.switching
     life = _halt_switch(life, why, reason=reason)
@@ -123,7 +123,7 @@ def resize(life: Life, slots: int | None) -> Life:
 
 
 def prioritize(life: Life, priority: int) -> Life:
-    """ChangeInPlace the job's priority from the next round on.
+    """Change the job's priority from the next round on.
 
     Raises:
         IllegalTransition: the job has ended, or is about to.

@@ -29,7 +29,7 @@ def start_generation(
     predicted: Prediction | None = None,
 ) -> Life:
     """Start a new generation on slots that are already granted to the next generation number."""
-    job, hosts = life.job, life.traces.hosts
+    job, hosts = life.job, life.loaded_footprint.hosts
     previous = life.running if job.generation else None
     ranks = layout(allocation, previous_first=previous.first_node if previous else None)
     first = hosts[ranks[0].node_id]
@@ -83,7 +83,7 @@ def _placed(life: Life, allocation: Allocation) -> dict[str, object]:
     waited_s = max(0.0, (life.now - life.job.state_since).total_seconds())
     return {
         "slots": size_of(allocation),
-        "nodes": {life.traces.hosts[node].name: list(slots) for node, slots in allocation.items()},
+        "nodes": {life.loaded_footprint.hosts[node].name: list(slots) for node, slots in allocation.items()},
         **({"waited_s": waited_s} if life.job.state is JobState.PENDING else {}),
     }
 

@@ -96,7 +96,9 @@ def best_batch(cells: Cells) -> tuple[FloatArray, FloatArray]:
 
 
 def _filled(cells: Cells, batch: FloatArray) -> FloatArray:
-    """Return `batch` within its bounds, increased by the samples that all slots process in the same time."""
+    """Return `batch` within its bounds, rounded up until all slots process equally many samples in each pass.
+    The additional samples cost no time.
+    """
     inside = np.clip(np.rint(batch), np.minimum(cells.least, cells.most), cells.most)
     passes, local = split(inside, cells.slots, cells.max_local)
     return np.minimum(passes * local * cells.slots, cells.most)

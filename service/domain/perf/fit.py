@@ -62,6 +62,8 @@ _PRIOR_ERROR, _PRIOR_WEIGHT = 0.08, 2.0
 _LOWEST, _HIGHEST = -30.0, 30.0
 _LEAST_REACH = 0.01
 """Largest logarithm of the ratio of two batches that still count as the same batch."""
+_POOR_LOSS = 0.001
+"""Loss per observation from which a second start is tried: that of residuals of 0.05."""
 _ITERATIONS = 40
 _TOGETHER = 1024
 """Number of owners fitted together. A larger block is not faster and takes more memory."""
@@ -214,18 +216,30 @@ def _fit(data: _Data, class_prior: ThroughputModel | None) -> ThroughputModel:
         centre=_parameters(before, bend),
         pull=np.concatenate([np.repeat(pull, _BEND, axis=1), np.full(bend.shape, _BEND_PULL)], axis=1),
     )
-    found, determined = _levenberg_marquardt(data, setting, _start(data, setting, before))
+    found, determined, loss = _levenberg_marquardt(
+        data, setting, _start(data, setting, before, np.ones(len(low)))
+    )
+    # Where compute starts at the mean step time, a slow network cannot be found: start again at the fastest.
+    poor = np.flatnonzero(loss > _POOR_LOSS * data.weight.sum(axis=1))
+    if len(poor):
+        few, its = data.of(poor), setting.of(poor)
+        compute_s = np.where(few.weight > 0, few.compute, np.inf)
+        faster = (compute_time(before[poor], few.batch) / compute_s).max(axis=1)
+        again, more, lower = _levenberg_marquardt(few, its, _start(few, its, before[poor], faster))
+        better = lower < loss[poor]
+        found[poor[better]], determined[poor[better]] = again[better], more[better]
     return _model(found, determined, data, setting, replace(before, batch_low=low, batch_high=high))
 
 
-def _start(data: _Data, setting: _Setting, before: ThroughputModel) -> FloatArray:
-    """Return the parameters to start from.
+def _start(data: _Data, setting: _Setting, before: ThroughputModel, faster: FloatArray) -> FloatArray:
+    """Return the parameters to start from, with compute `faster` (owners,) times as fast as in `before`.
 
     The loss hardly depends on a share that is close to 0. So synchronisation starts from the measured step
     time minus compute, not from the prior.
     """
     start = setting.centre.copy()
-    compute = compute_time(before, data.batch)
+    start[:, :2] -= np.log(faster)[:, None]
+    compute = compute_time(before, data.batch) / faster[:, None]
     left = np.log(np.maximum(data.step - (1 + data.passes) * compute, compute / 5))
     for first, feature, number in ((2, 0, 2), (4, 2, 3)):  # Within a node, then across nodes.
         weight = data.weight * setting.features[..., feature]
@@ -257,8 +271,11 @@ def _parameters(model: ThroughputModel, bend: FloatArray) -> FloatArray:
     return np.concatenate([times, np.log(share / (1 - share))[:, None], bend], axis=1)
 
 
-def _levenberg_marquardt(data: _Data, setting: _Setting, start: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the parameters of least loss (owners, parameters), and how many of them the data determine (owners,).
+def _levenberg_marquardt(
+    data: _Data, setting: _Setting, start: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the parameters of least loss (owners, parameters), how many of them the data determine (owners,),
+    and the loss (owners,).
 
     Owners are independent: each has its own damping and stops when its loss no longer decreases.
     """
@@ -284,7 +301,7 @@ def _levenberg_marquardt(data: _Data, setting: _Setting, start: FloatArray) -> t
         if not len(active):
             break
     inverse = np.linalg.inv(normal + np.eye(_SIZE) * setting.pull[:, None, :] ** 2)
-    return found, np.einsum("kij,kji->k", inverse, normal)
+    return found, np.einsum("kij,kji->k", inverse, normal), loss
 
 
 def _loss(

@@ -51,10 +51,10 @@ class Goodput:
       that this change leaves for training. The change is charged twice, because a job that gives up slots
       today wants them back when others have ended. The next change is assumed after three quarters of the
       mean time between the job's changes so far, but not within `settled_s`; the job's end, if known, comes
-      instead if it is earlier. A start costs as much: short jobs gain little from many slots. Losing all
-      slots costs a running job the remainder to 1, since it has to start again. Losing part of its worth
-      costs that part of the remainder, since it will want to come back. Otherwise a job with a long restart
-      could be sent to a few slots for a minute, which it would spend on starting.
+      instead if it is earlier. A start costs as much: short jobs gain little from many slots. A running job
+      that loses all of its slots is charged 1 - change, since it has to start again. A job that loses a part
+      of its worth is charged that part of 1 - change, since it will grow back later. Otherwise a job with a
+      long restart could be sent to a few slots for a minute, which it would spend on starting.
     - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2. It is unbounded for a job
       that gets nothing, so that every job has its turn, and at most the inverse square of its share for a
       running job.

@@ -60,7 +60,8 @@ class Ones:
 def _remaining_slot_s(given: RoundInput, goodput: FloatArray) -> FloatArray:
     """Return the slot-seconds (J, C) to the end of each job by configuration; 0 for one that cannot run.
 
-    Unknown remaining work is what the slot-seconds so far would do in the most efficient configuration.
+    Remaining work that is unknown is assumed to equal the work of the slot-seconds so far in the most
+    efficient configuration.
     """
     slots = np.maximum(given.configurations.slots, 1)
     most_efficient = (goodput / slots).max(axis=1, initial=0.0)

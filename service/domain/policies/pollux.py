@@ -30,7 +30,8 @@ class Pollux:
     Maximises FITNESS = (mean of (speedup + 0.001) ** p) ** (1 / p) (section 4.2). The mean is separable. For
     p below 0 this is to minimise the sum of (speedup + 0.001) ** p, which gives the exact optimum where the
     authors search genetically. The speedup is goodput over the best goodput on ceil(slots / jobs) slots,
-    times the restart factor if the job changes. Weights, which Pollux lacks, multiply the terms.
+    times the restart factor if the job changes. Each term is multiplied by the job's weight, which the paper
+    does not have.
     """
 
     name: ClassVar[str] = "pollux"

@@ -22,7 +22,7 @@ DEFAULT = PolicySetting().name
 _Result = TypeVar("_Result")
 
 _TOO_LARGE = 1e18
-"""Bound on integers of a request, which may be larger than any float."""
+"""Bound on the numbers in a request: a JSON integer can exceed the range of floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,8 @@ class Policies(Mapping[str, type[Policy]]):
     def run(
         self, setting: PolicySetting, work: Callable[[PolicySetting, Policy], _Result]
     ) -> tuple[_Result, PolicyFailed | None]:
-        """Return the result of `work` under the cluster's policy, or under the default if that fails, and the
-        failure.
+        """Return the result of `work` under the cluster's policy, and None. If that policy fails, return the
+        result under the default policy, and the failure.
         """
         try:
             return work(setting, CheckedPolicy(self.of_setting(setting))), None
@@ -121,9 +121,9 @@ class Policies(Mapping[str, type[Policy]]):
 
 
 def problem_of(kind: object) -> str:
-    """Return the reason why an object is no class of a policy; empty if it is one."""
+    """Return the reason why an object is not a policy class; empty if it is one."""
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
-        return "it is no dataclass"
+        return "it is not a dataclass"
     if not isinstance(getattr(kind, "name", None), str) or not callable(getattr(kind, "choose", None)):
         return "it has no `name` or no method `choose`"
     for field in dataclasses.fields(kind):

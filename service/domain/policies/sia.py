@@ -1,4 +1,6 @@
-"""Sia policy (Jayaram Subramanya et al., SOSP'23): goodput over the row minimum to a power, without rounding."""
+"""Sia policy (Jayaram Subramanya et al., SOSP'23): the sum of powers of normalised goodput, without
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from service.domain.policies.framework.speedup import (
 )
 
 _NEARLY_NOTHING = 1e-6
-"""Smallest ratio that is distinguished from others, so that powers stay finite."""
+"""Lower bound of a ratio, so that its powers stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Sia:
     Section 3.4: each job's goodput is divided by its smallest goodput, so that 1 is its slowest
     configuration, and multiplied by the restart factor if the job changes. The authors' code rounds the
     powers to two decimals, which makes configurations that are 9 % apart equal. This class does not round.
-    Weights, which Sia lacks, multiply the terms.
+    Each term is multiplied by the job's weight, which the paper does not have.
     """
 
     name: ClassVar[str] = "sia"

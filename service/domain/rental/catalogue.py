@@ -1,8 +1,8 @@
 """Catalogue: built-in facts about instance types, merged with newer facts from providers. Pure.
 
-The built-in facts are AWS's in us-east-1. The facts of the eleven types that DeepVM (CCGrid'24, its
-`data.json`) compares are its own, so that its plans come out as published. The others are list prices for
-Linux, with a third of that as the spot price, which is about the average over a year. Hazards of V100s are
+The built-in facts are AWS's in us-east-1. The facts of the eleven types that DeepVM compares are those of its
+`data.json` (CCGrid'24), so that its published plans can be reproduced. The other types have the list prices
+for Linux. Their spot price is a third of that, which is about the average over a year. Hazards of V100s are
 from the availability traces of "Can't Be Late" (NSDI'24). No public source gives the other hazards. They are
 guesses of the same order until `hazards` has learned better values.
 
@@ -167,7 +167,7 @@ def merged(*sources: Iterable[Offer]) -> Catalogue:
     """Return one catalogue of several sources.
 
     Of offers for the same type in the same place, the newest counts. It takes missing facts from the others,
-    except prices and hazards, which belong to their day. An offer for a whole region counts until its zones
+    except prices and hazards, which soon become outdated. An offer for a whole region counts until its zones
     have offers that are at least as new. An offer without a price is rejected.
     """
     left_out: list[str] = []

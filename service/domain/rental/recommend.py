@@ -187,8 +187,8 @@ def _usable(need: Need, offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _too_dear(offer: Offer, machines: int, limits: PlanLimits) -> bool:
-    """Return whether the machines exceed the limit on the cheapest market, not counting one that may be an
-    anchor of another type.
+    """Return whether the machines exceed the limit even on the cheapest market. One machine is left out,
+    since an anchor of another type may replace it.
     """
     prices = [price for market in Market if (price := offer.usd_per_h(market)) is not None]
     return limits.max_usd_per_h is not None and (machines - 1) * min(prices) > limits.max_usd_per_h

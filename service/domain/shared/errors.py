@@ -27,7 +27,9 @@ class InvalidField(HeadwayServiceError):
 
 
 class BundleRefused(InvalidField):
-    """Error for an upload that is no archive, or that holds paths outside the folder it is unpacked into."""
+    """Error for an upload that is not an archive, or that has paths outside the folder it is unpacked
+    into.
+    """
 
     code = "bundle_refused"
 

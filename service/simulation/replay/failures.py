@@ -17,7 +17,8 @@ from service.simulation.model.world import ClusterRules, Kind
 class NodeEvent:
     """Departure or return of a node. `failed`: it leaves without notice, so work since the last checkpoint is lost.
 
-    `every_s` is the period after which the event repeats, infinite for never. 0: the next event is random.
+    `every_s` is the period after which the event repeats: infinite if it never does, 0 if the next event is
+    random.
     """
 
     at_s: float

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.cluster.snapshot import LEAST_STEPS
 from service.domain.perf.fit import Observations
 from service.domain.perf.tables import Observed
 from service.domain.policies.framework.policy import Configurations
@@ -18,8 +19,6 @@ _SAMPLES_A_SLOT = 64.0
 """Samples of a step for each slot, where only the speed of an application is known."""
 _APART = 2.0
 """Resolution of batch sizes, in entries per doubling. Closer batches share an entry."""
-_ENOUGH_STEPS = 10.0
-"""Number of steps after which an entry counts. So models are fitted once for each entry."""
 _FIELDS = 9
 
 
@@ -95,7 +94,7 @@ class Measurements:
         trained_s = np.where(
             column == NOTHING, 0.0, self._jobs.held_until_s[rows] - self._jobs.trains_from_s[rows]
         )
-        shows = np.flatnonzero(np.isfinite(step_s) & (trained_s >= _ENOUGH_STEPS * step_s))
+        shows = np.flatnonzero(np.isfinite(step_s) & (trained_s >= LEAST_STEPS * step_s))
         batch = self._batch[at]
         size = np.rint(_APART * np.log2(np.where(np.isfinite(batch), batch, 1.0))).astype(np.int64)
         noise_measured = self._measure_noise(rows[shows], application[shows], phase[shows])

@@ -27,7 +27,7 @@ class PolicyState:
     def advanced(
         self, policy: CheckedPolicy, given: RoundInput, rows: IntArray, jobs: ReplayJobs, now_s: float
     ) -> Policy:
-        """Return the policy for this round, which decides about `rows` (n,)."""
+        """Return the policy for this round. The round decides about the jobs `rows` (n,)."""
         arrivals, applications = self._world.arrivals, self._world.applications
         held = given.current[given.current != NOTHING]
         history = RoundHistory(

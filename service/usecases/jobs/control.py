@@ -28,7 +28,7 @@ async def cancel(
 ) -> Job:
     """Stop the job for good: after a last checkpoint, or at once with `force`. A job that is or was cancelled stays so."""
     life = await _locked(tx, job_id, launch, now)
-    aftermath = Aftermath() if life.traces.held else await load_aftermath(tx, life)
+    aftermath = Aftermath() if life.loaded_footprint.held else await load_aftermath(tx, life)
     after = requests.cancel(life, aftermath, force=force, reason=reason, message=message)
     return (await apply(tx, life.job, after)).job
 

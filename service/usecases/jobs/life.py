@@ -28,7 +28,7 @@ from service.domain.life.effects import (
 from service.domain.life.ends import Aftermath, go_on, has_just_gone
 from service.domain.life.life import Footprint, HostFacts, Launch, Life
 from service.usecases.jobs.events import store_event
-from service.usecases.jobs.marks import scored_forecasts
+from service.usecases.jobs.milestones import scored_forecasts
 from service.usecases.ports.facts import Preempted, WakeUp
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
@@ -42,7 +42,7 @@ async def load_generations(tx: Transaction, job: Job) -> dict[int, AllocationRec
 
 
 async def load_outline(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Life:
-    """Return the life of a locked job without its footprint, for what does not depend on that."""
+    """Return the life of a locked job without its footprint, for steps that do not need it."""
     generations = await load_generations(tx, job)
     return Life(job=job, now=now, launch=launch, generations=generations, footprint=None)
 
@@ -110,7 +110,7 @@ def host_of(node: NodeRecord) -> HostFacts:
 
 
 async def load_aftermath(tx: Transaction, life: Life) -> Aftermath:
-    """Return what matters once the last process of a job has ended."""
+    """Return the facts that matter once the last process of a job has ended."""
     return Aftermath(
         output_lost=await tx.jobs.output_lost(life.job.id),
         forecasts=await scored_forecasts(tx, life.job, life.now),

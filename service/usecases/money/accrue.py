@@ -24,9 +24,9 @@ from service.domain.rental.ledger import (
 )
 from service.domain.rental.paid import lease_of_machine, leases_of_host
 from service.domain.rental.timeline import TimelineEvent, first_difference_us, phases_of
+from service.domain.shared.retention import HISTORY_KEPT
 from service.usecases.ports.money import LedgerState
 from service.usecases.ports.transactions import Transaction
-from service.usecases.ports.upkeep import HISTORY_KEPT
 
 SETTLE_US = 300 * 1_000_000
 """Maximum delay of an event that is charged correctly without reopening an hour."""
@@ -102,8 +102,8 @@ async def _reopen(
     """Reopen hours from `oldest_us` on for which new events, before `settle_us`, contradict the phases known
     at the last pass.
     """
-    marks = await tx.ledger.marks(job_ids, None)
-    for job_id, found in marks.items():
+    timelines = await tx.ledger.timeline_events(job_ids, None)
+    for job_id, found in timelines.items():
         old = [mark for mark in found if mark.sequence <= state.events_before]
         differs_us = first_difference_us(phases_of(old), phases_of(found))
         if differs_us is None or differs_us >= settle_us:
@@ -120,23 +120,23 @@ async def _write(tx: Transaction, leases: Collection[Lease], since_us: int, sett
     nodes = {one.node_id for one in leases if one.node_id is not None}
     held = await tx.ledger.held(since_us, node_ids=nodes) if nodes else []
     job_ids = {one.job_id for one in held}
-    marks = await tx.ledger.marks(job_ids, since_us) if job_ids else {}
+    timelines = await tx.ledger.timeline_events(job_ids, since_us) if job_ids else {}
     members = await tx.ledger.members(job_ids, since_us) if job_ids else {}
     # Computing all charges is pure computation. It runs in a thread, so that the other loops go on.
-    written = await asyncio.to_thread(_write_all, leases, held, marks, members, since_us, settle_us)
+    written = await asyncio.to_thread(_write_all, leases, held, timelines, members, since_us, settle_us)
     await tx.ledger.store(written, since_us)
 
 
 def _write_all(
     leases: Collection[Lease],
     held: Collection[Held],
-    marks: Mapping[str, Sequence[TimelineEvent]],
+    timelines: Mapping[str, Sequence[TimelineEvent]],
     members: Mapping[str, tuple[str, Mapping[int, frozenset[Place]]]],
     since_us: int,
     settle_us: int,
 ) -> list[BilledLease]:
     jobs = {
-        job_id: JobHistory(project, phases_of(marks.get(job_id, [])), generations)
+        job_id: JobHistory(project, phases_of(timelines.get(job_id, [])), generations)
         for job_id, (project, generations) in members.items()
     }
     by_node: dict[str | None, list[Held]] = {}

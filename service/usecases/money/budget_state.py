@@ -9,7 +9,7 @@ from service.domain.rental.budgets import Budget, BudgetUsage, counts_from, usag
 from service.usecases.ports.money import Spending
 
 
-async def standings(
+async def budget_usages(
     spending: Spending, now: datetime, wanted: Callable[[Budget], bool] = lambda _: True
 ) -> list[tuple[Budget, BudgetUsage]]:
     """Return the selected budgets, each with its usage."""

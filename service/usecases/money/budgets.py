@@ -29,7 +29,7 @@ from service.domain.shared.errors import ChangedMeanwhile, Forbidden, InvalidFie
 from service.usecases.identity.projects import no_project
 from service.usecases.jobs import control
 from service.usecases.jobs.events import record
-from service.usecases.money.budget_state import standings
+from service.usecases.money.budget_state import budget_usages
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.money import LimitedJob
 from service.usecases.ports.transactions import Transaction, Transactions
@@ -44,7 +44,7 @@ async def list_budgets(tx: Transaction, now: datetime, *, seen: frozenset[str] |
     """Return every budget with its usage, by name: those of the projects in `seen`, or (None) all, the
     cluster's included.
     """
-    found = await standings(tx.spending, now, lambda one: seen is None or one.project in seen)
+    found = await budget_usages(tx.spending, now, lambda one: seen is None or one.project in seen)
     prices = await _prices(tx) if found else {}
     setting = await tx.rounds.policy()
     return [_view(budget, usage, prices, setting) for budget, usage in found]
@@ -134,7 +134,7 @@ def _request_of(budget: Budget) -> BudgetRequest:
 
 
 async def _follow(tx: Transaction, usd_per_h: float, now: datetime) -> None:
-    """Put the policy in force that keeps spending to an average."""
+    """Choose the policy that keeps spending to a long-run average."""
     setting = await tx.rounds.policy()
     parameters = dict(setting.parameters) if setting.name == LONG_RUN_POLICY else {}
     if setting.name != LONG_RUN_POLICY or parameters.get("usd_per_h") != usd_per_h:
@@ -176,9 +176,8 @@ class _Notice:
 
 
 async def watch_money(transactions: Transactions, launch: Launch, now: datetime) -> list[str]:
-    """Send notices about budgets and job limits that are used up to a threshold share, once each.
-
-    Return their subjects.
+    """Send a notice when the used share of a budget or a job's limit reaches a threshold. Return the subjects
+    of the notices.
 
     Jobs whose own limit is spent are paused or stopped if their spec says so. Rounds enforce hard budgets
     themselves.
@@ -187,7 +186,7 @@ async def watch_money(transactions: Transactions, launch: Launch, now: datetime)
         sent = await tx.spending.notices()
         of_scopes = [
             (budget, usage, notice)
-            for budget, usage in await standings(tx.spending, now)
+            for budget, usage in await budget_usages(tx.spending, now)
             if (notice := _due_of_scope(budget, usage, sent, now))
         ]
         limited = await tx.spending.limited_jobs()

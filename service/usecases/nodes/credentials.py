@@ -29,12 +29,12 @@ async def authenticate(tx: Transaction, node_id: str, sha256: str, now: datetime
         WrongToken: the token is not valid. The use of a replaced token is logged, since it may be stolen.
     """
     tokens = await tx.credentials.of_node(node_id)
-    standing = TokenState.UNKNOWN if tokens is None else tokens.state_of(sha256, now)
-    if not standing.valid:
-        note_standing(node_id, standing)
-        raise WrongToken(_REPLACED if standing is TokenState.OLD else _NOT_VALID)
+    state = TokenState.UNKNOWN if tokens is None else tokens.state_of(sha256, now)
+    if not state.valid:
+        warn_if_replaced(node_id, state)
+        raise WrongToken(_REPLACED if state is TokenState.OLD else _NOT_VALID)
     assert tokens is not None, "an unknown node has no token"
-    if standing is TokenState.CURRENT and tokens.previous_sha256 is not None and tokens.used_since is None:
+    if state is TokenState.CURRENT and tokens.previous_sha256 is not None and tokens.used_since is None:
         await tx.credentials.token_used(node_id, sha256, now)
 
 
@@ -44,14 +44,14 @@ async def node_of_token(tx: Transaction, sha256: str, now: datetime) -> str | No
     if found is None:
         return None
     node_id, tokens = found
-    standing = tokens.state_of(sha256, now)
-    note_standing(node_id, standing)
-    return node_id if standing.valid else None
+    state = tokens.state_of(sha256, now)
+    warn_if_replaced(node_id, state)
+    return node_id if state.valid else None
 
 
-def note_standing(node_id: str, standing: TokenState) -> None:
+def warn_if_replaced(node_id: str, state: TokenState) -> None:
     """Log the use of a token that was replaced."""
-    if standing is TokenState.OLD:
+    if state is TokenState.OLD:
         log.warning(
             "old_credential_used",
             node=node_id,

@@ -11,7 +11,7 @@ from headway.contract.agents import JoinRequest, NodeState
 from service.domain.rental.fleet import joined
 from service.domain.rental.machines import ENDED, Machine, MachineState
 from service.domain.shared.errors import InvalidField, NodeNameTaken, WrongToken
-from service.usecases.nodes.credentials import note_standing
+from service.usecases.nodes.credentials import warn_if_replaced
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
@@ -92,9 +92,9 @@ async def _is_own(tx: Transaction, known: NodeRecord, sha256: str, now: datetime
     tokens = await tx.credentials.of_node(known.id)
     if tokens is None:
         return False
-    standing = tokens.state_of(sha256, now)
-    note_standing(known.id, standing)
-    return standing.valid
+    state = tokens.state_of(sha256, now)
+    warn_if_replaced(known.id, state)
+    return state.valid
 
 
 async def join(

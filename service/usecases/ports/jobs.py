@@ -166,7 +166,9 @@ class Grants(Protocol):
         """Return the allocation of a generation, or None if it is not stored."""
 
     async def load_allocations(self, generations: Collection[tuple[str, int]]) -> None:
-        """Read the allocations of these jobs and generations at once, so that `get` needs no further statement for them."""
+        """Read the allocations of these jobs and generations at once, so that `allocation` needs no further
+        statement for them.
+        """
 
     async def stores(self, job_id: str) -> dict[tuple[str, int], int]:
         """Return the ports of the rendezvous stores of the job, by node id and by the generation that started them."""

@@ -77,7 +77,9 @@ class Ledger(Protocol):
     async def new_events(self, after: int) -> tuple[int, list[str]]:
         """Return the number of the last event, and the jobs that have timeline events after number `after`."""
 
-    async def marks(self, job_ids: Collection[str], since_us: int | None) -> dict[str, list[TimelineEvent]]:
+    async def timeline_events(
+        self, job_ids: Collection[str], since_us: int | None
+    ) -> dict[str, list[TimelineEvent]]:
         """Return timeline events by job: all of them, or those that determine the phase from a moment on."""
 
     async def members(

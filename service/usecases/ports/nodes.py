@@ -91,7 +91,9 @@ class HeldSlot:
 
 @dataclass(frozen=True, slots=True)
 class JobTurn:
-    """An event of a job that begins or ends a phase of training. `kind` is one of `domain.lifecycle.JobEvent` or `first_step`."""
+    """An event of a job that begins or ends a phase of training. `kind` is one of
+    `service.domain.jobs.lifecycle.JobEvent`, or `first_step`.
+    """
 
     job_id: str
     at: datetime

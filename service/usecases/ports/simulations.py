@@ -22,7 +22,7 @@ OnProgress: TypeAlias = Callable[[float], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class AskedSimulation:
-    """The simulation stored under a request, or an older one under the same idempotency key."""
+    """Result of a request: the new simulation, or the one stored before under the same idempotency key."""
 
     view: SimulationView
     request_digest: str

@@ -161,7 +161,7 @@ def _rank_exit(entry: RankExited) -> RankExit:
 
 
 async def _apply_entry(tx: Transaction, node: NodeRecord, life: Life, entry: RankEntry) -> Life:
-    """Return the life of a job after an entry about it, stored."""
+    """Store the life of a job after an entry about it, and return it."""
     match entry:
         case OutputReport():
             return life.with_job(await record_output(tx, node, life.job, entry, life.now))

@@ -22,7 +22,7 @@ async def record_output(
 
     Ignore other reports.
 
-    The failure of a last save is also added to the message of the job's end, see `generations.go_on`.
+    The failure of a last save also appears in the message of the job's end (`service.domain.life.ends`).
     """
     if not await tx.credentials.holds(node.id, job.id, entry.generation):
         return job
@@ -44,7 +44,11 @@ def output_message(entry: OutputReport, node: str) -> str:
     match entry.what:
         case "saved":
             saved = f"the output folder is saved from node {node}: {folder}, {size_text(entry.moved_bytes)} of it new"
-            return f"{saved}; not saved, since they are no files: {_listed(entry)}" if entry.paths else saved
+            return (
+                f"{saved}; not saved, since they are not regular files: {_listed(entry)}"
+                if entry.paths
+                else saved
+            )
         case "fetched":
             return f"the output folder is on node {node}: {folder}, {size_text(entry.moved_bytes)} fetched"
         case "failed":

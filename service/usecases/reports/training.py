@@ -17,7 +17,7 @@ from service.domain.jobs.job import Job
 from service.domain.jobs.membership import Crew
 from service.domain.jobs.progress import after_message, within_names
 from service.domain.life.life import crew_of
-from service.domain.perf.marks import due_mark
+from service.domain.perf.milestones import reached_milestone
 from service.usecases.jobs.life import load_generations
 from service.usecases.jobs.search import awaits_measurement
 from service.usecases.nodes.quarantine import note_slow_ranks
@@ -86,7 +86,8 @@ class PendingWrites:
             if paced is not job:
                 self._jobs[job.id] = job = paced
         reaches_milestone = (
-            due_mark(before, starts=False) is None and due_mark(progress, starts=False) is not None
+            reached_milestone(before, starts=False) is None
+            and reached_milestone(progress, starts=False) is not None
         )
         if awaits_measurement(job) or reaches_milestone:
             tx.wake(WakeUp.ROUND)

@@ -24,7 +24,7 @@ from service.domain.life.changes import ChangeInPlace, has_begun_to_end, prepare
 from service.domain.life.life import Launch, Life
 from service.domain.life.starts import start_generation, vacate
 from service.usecases.jobs.life import apply, load_life, load_waiting
-from service.usecases.jobs.marks import chosen_columns, due_milestone, keep_forecast
+from service.usecases.jobs.milestones import chosen_columns, due_milestone, keep_forecast
 from service.usecases.jobs.search import changed_search, record_search
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.transactions import Transaction, Transactions

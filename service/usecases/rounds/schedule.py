@@ -73,7 +73,7 @@ async def run_round(
         snapshot = await tx.rounds.snapshot(now, usd_per_slot_h)
     # Solving is pure computation. It runs in a thread, so that the other loops go on.
     with paused_collector():
-        (plan, state, times), failure = await asyncio.to_thread(_think, snapshot, policies, clock_s)
+        (plan, state, times), failure = await asyncio.to_thread(_decide, snapshot, policies, clock_s)
     changes, told = await apply_plan(
         transactions, snapshot, plan, launch, round_id, lambda: now + timedelta(seconds=clock_s() - began_s)
     )
@@ -102,17 +102,18 @@ async def run_round(
     )
 
 
-_Thought = tuple[Plan, Mapping[str, Any], Mapping[str, float]]
+_Decided = tuple[Plan, Mapping[str, Any], Mapping[str, float]]
 
 
-def _think(
+def _decide(
     snapshot: Snapshot, policies: Policies, clock_s: Callable[[], float]
-) -> tuple[_Thought, PolicyFailed | None]:
-    """Return the plan, the state that the policy carries over to the next round, and the seconds of the
-    preparation; and the failure of the chosen policy if the default policy decided in its place.
+) -> tuple[_Decided, PolicyFailed | None]:
+    """Return the plan, the policy's state for the next round, and the seconds of the preparation.
+
+    If the chosen policy failed, the default policy has decided, and the second result is the failure.
     """
 
-    def think(setting: PolicySetting, policy: Policy) -> _Thought:
+    def decide_with(setting: PolicySetting, policy: Policy) -> _Decided:
         began_s = clock_s()
         round_ = build_round(replace(snapshot, policy=setting))
         built_s = clock_s()
@@ -121,4 +122,4 @@ def _think(
         plan = decide(round_, follows, partial(solve, gap=gap), clock_s=clock_s)
         return plan, state, {"tables_s": built_s - began_s}
 
-    return policies.run(snapshot.policy, think)
+    return policies.run(snapshot.policy, decide_with)

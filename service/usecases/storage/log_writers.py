@@ -13,7 +13,7 @@ from service.usecases.ports.transactions import Transactions
 KNOWN_FOR_S: Final = 60.0
 """Lifetime of a cached permission, in seconds.
 
-A node whose token has ended may write logs of its own runs for as long.
+A node whose token was invalidated can go on writing logs of its own runs for this long.
 """
 _MOST: Final = 20_000
 
@@ -27,7 +27,7 @@ class LogWriters:
         self._known: OrderedDict[tuple[str, str, str, int], datetime] = OrderedDict()
 
     async def check(self, node_id: str, token_sha256: str, job_id: str, generation: int) -> None:
-        """Return if the node that presents this token runs the generation of the job, or has run it.
+        """Check that the node that presents this token runs the generation of the job, or has run it.
 
         Raises:
             WrongToken: the token is not valid for the node.

@@ -1,9 +1,9 @@
 """Logs, which agents send to object storage without any table.
 
 A piece is one object: `logs/<job>/<received, microseconds>-<generation>-<rank>-<offset>`. The service assigns
-the name on receipt. Names sort by time, so one listing yields the pieces of all ranks in order. `domain.logs`
-selects what a reader is shown. This module lists and fetches pieces, a few at a time, so memory does not grow
-with the output.
+the name on receipt. Names sort by time, so one listing yields the pieces of all ranks in order.
+`service.domain.jobs.logs` selects what a reader is shown. This module lists and fetches pieces, a few at a
+time, so memory does not grow with the output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of services other than the database; see `domain.diagnosis` for the rest."""
+"""Check of the object storage. `service.domain.nodes.diagnosis` judges everything that the database knows."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from service.usecases.jobs.life import apply, load_aftermath, load_life
 from service.usecases.ports.transactions import Transaction
 
 GENERATIONS_LEFT_OUT = 1_000_000
-"""Distance to the next generation number, above the number of generations that a job can have had since any
-backup. A membership change takes at least a fraction of a second, so this many would take days.
+"""Gap that a restore leaves in a job's generation numbers. It exceeds the number of generations that the job
+can have had since the backup: this many membership changes take days.
 """
 
 
@@ -76,7 +76,7 @@ async def _stopped(tx: Transaction, job: Job, launch: Launch, message: str, at: 
     for generation, rank in sorted({born(one) for one in (*crew.running, *crew.coming)}):
         ended = RankExit(rank=rank, exit_code=None, signal=None, stopped_by_agent=True, completed=False)
         life = life.with_exit(generation, ended)
-    for generation in tuple(life.traces.held):
+    for generation in tuple(life.loaded_footprint.held):
         life = life.released(generation)
     life = life.with_job(replace(life.job, target=None))
     return (await apply(tx, job, go_on(life, await load_aftermath(tx, life)))).job

@@ -9,17 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from service.domain.shared.errors import Unavailable
+from service.domain.shared.retention import BATCH, BUNDLES_KEPT, TIERS, ExpiringRows, Horizons, horizons
 from service.usecases.ports.storage import StoredObjects
 from service.usecases.ports.transactions import Transactions
-from service.usecases.ports.upkeep import (
-    BATCH,
-    BUNDLES_KEPT,
-    TIERS,
-    ExpiringRows,
-    Horizons,
-    JobsDeleted,
-    horizons,
-)
+from service.usecases.ports.upkeep import JobsDeleted
 from service.usecases.storage.checkpoints import checkpoint_prefix
 from service.usecases.storage.logs import log_prefix
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from service.domain.shared.retention import BATCH, BUNDLES_KEPT, CAPPED_AFTER, Horizons, horizons
 from service.usecases.ports.storage import Stored, StoredObjects
 from service.usecases.ports.transactions import Transactions
-from service.usecases.ports.upkeep import BATCH, BUNDLES_KEPT, CAPPED_AFTER, Horizons, horizons
 from service.usecases.storage.bundles import bundle_key
 from service.usecases.storage.logs import log_prefix, received_at
 
@@ -17,12 +17,11 @@ MAX_LOG_BYTES = 4 << 30
 """Maximum size of a job's logs in bytes. The oldest output is deleted first."""
 MAX_LOG_PIECES = 200_000
 _KEPT_SHARE = 0.9
-"""Share of a limit to which logs over it are cut back, so that not every sweep has to."""
+"""Share of its limit to which an oversized log is cut, so that the next sweep need not cut it again."""
 _AT_ONCE = 1_000
 _ORPHANED_AFTER = timedelta(days=1)
-"""Minimum age of an unreferenced folder.
-
-An id exists before its row, and an agent may send last output of a job just deleted.
+"""Minimum age of an unreferenced folder that is deleted. A job has its id before its row, and an agent may
+still send output of a job that was just deleted.
 """
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _JOB_ID = re.compile(rf"^j[{_ALPHABET}]{{8,40}}$")

@@ -24,6 +24,7 @@ import redis
 from headway.contract.agents import (
     COMMAND_FIELD,
     AnyCommand,
+    AnyEntry,
     Holding,
     JoinReply,
     JoinRequest,
@@ -39,15 +40,9 @@ from headway.contract.agents import (
     StopCommand,
 )
 from headway.contract.credentials import NodeCredentials, SecretsReply, SecretsRequest, StorageAccess
-from tests.integration.agent.looking import (  # noqa: F401 - tests find them here
-    WAIT_S,
-    alive,
-    end_all,
-    launchers,
-    wait_until,
-)
+from tests.integration.agent.looking import WAIT_S, end_all
 
-T = TypeVar("T")
+T = TypeVar("T", bound=AnyEntry)
 JOIN_TOKEN = "join-me"
 
 

@@ -12,7 +12,8 @@ import pytest
 
 import worker_agent
 from headway.contract.agents import RanksStarted, Released
-from tests.integration.agent.stub import JOIN_TOKEN, AgentProcess, StubService, alive, launchers, wait_until
+from tests.integration.agent.looking import alive, launchers, wait_until
+from tests.integration.agent.stub import JOIN_TOKEN, AgentProcess, StubService
 
 MakeAgent = Callable[..., AgentProcess]
 
@@ -156,7 +157,7 @@ def test_a_short_absence_of_the_service_costs_nothing(stub: StubService, make_ag
     agent.start()
     _start_counter(stub, "job", ranks=1)
     stub.answering = False
-    wait_until(lambda: "the service is away" in agent.log())
+    wait_until(lambda: "the service is unavailable" in agent.log())
     stub.answering = True
     before = len(stub.messages("job"))
     stub.wait_for(lambda: len(stub.messages("job")) > before + 50)
@@ -216,7 +217,7 @@ def test_an_agent_waits_for_a_service_that_is_not_there_yet(stub: StubService, m
     stub.answering = False
     agent = make_agent()
     agent.start()
-    wait_until(lambda: "the service is away" in agent.log())
+    wait_until(lambda: "the service is unavailable" in agent.log())
     stub.answering = True
     stub.wait_for(lambda: stub.reports)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.agent.stub import AgentProcess, StubService, alive, wait_until
+from tests.integration.agent.looking import alive, wait_until
+from tests.integration.agent.stub import AgentProcess, StubService
 
 ENGINE = """#!{python}
 import json, os, signal, subprocess, sys

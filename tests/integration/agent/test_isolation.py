@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.agent.stub import AgentProcess, StubService, alive, launchers, wait_until
+from tests.integration.agent.looking import alive, launchers, wait_until
+from tests.integration.agent.stub import AgentProcess, StubService
 
 VICTIM = """
 import os, threading

@@ -18,7 +18,8 @@ from headway.contract.agents import (
     RanksStarted,
     Released,
 )
-from tests.integration.agent.stub import StubService, alive
+from tests.integration.agent.looking import alive
+from tests.integration.agent.stub import StubService
 
 MEMBER = """
 import json, os, signal, subprocess, sys, threading

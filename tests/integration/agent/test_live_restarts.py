@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from headway.contract.agents import RankMessage, RanksStarted, Released
-from tests.integration.agent.stub import AgentProcess, StubService, alive, launchers, wait_until
+from tests.integration.agent.looking import alive, launchers, wait_until
+from tests.integration.agent.stub import AgentProcess, StubService
 from tests.integration.agent.test_agent_life import shorten_lease
 from tests.integration.agent.test_live import LiveJob
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from headway.contract.agents import COMMAND_FIELD
-from tests.integration.agent.stub import StubService, wait_until
+from tests.integration.agent.looking import wait_until
+from tests.integration.agent.stub import StubService
 
 
 def push(stub: StubService, **command: object) -> None:

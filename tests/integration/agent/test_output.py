@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headway.contract.agents import OutputReport
-from tests.integration.agent.stub import AgentProcess, StubService, end_all, wait_until
+from tests.integration.agent.looking import end_all, wait_until
+from tests.integration.agent.stub import AgentProcess, StubService
 
 COUNTS = """
 import json, os, pathlib, signal, sys, threading

@@ -13,7 +13,8 @@ import pytest
 
 from headway.contract.agents import SlotInfo
 from headway.contract.health import DeviceProbed
-from tests.integration.agent.stub import StubService, wait_until
+from tests.integration.agent.looking import wait_until
+from tests.integration.agent.stub import StubService
 from worker_agent.devices.probing import PROBE, Prober
 from worker_agent.link.outbox import Outbox
 
@@ -59,13 +60,13 @@ class Trial:
         prober = Prober(
             slots=[slot],
             outbox=self.outbox,
-            memory=self.memory,
+            first_times=self.memory,
             environment={"PATH": os.defpath, "TRIAL": str(self.folder)},
             stopping=self.stopping,
             command=command,
             limit_s=limit_s,
         )
-        prober.ask([slot.index])
+        prober.request([slot.index])
         self._thread = threading.Thread(target=prober.run)
         self._thread.start()
 

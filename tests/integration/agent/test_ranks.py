@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headway.contract.agents import COMMAND_FIELD, Holding, RanksStarted
-from tests.integration.agent.stub import StubService, alive, wait_until
+from tests.integration.agent.looking import alive, wait_until
+from tests.integration.agent.stub import StubService
 
 WAIT_FOR_STOP = """
 import os, signal, subprocess, sys, threading

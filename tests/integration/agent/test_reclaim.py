@@ -10,7 +10,8 @@ import pytest
 
 from headway.contract.agents import InterruptionKind, InterruptionNotice, RankExited
 from tests.fake_metadata import FakeMetadata
-from tests.integration.agent.stub import AgentProcess, StubService, wait_until
+from tests.integration.agent.looking import wait_until
+from tests.integration.agent.stub import AgentProcess, StubService
 
 PLAIN = """
 import os, signal, sys, threading

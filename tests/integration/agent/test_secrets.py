@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.agent.stub import AgentProcess, StubService, wait_until
+from tests.integration.agent.looking import wait_until
+from tests.integration.agent.stub import AgentProcess, StubService
 
 VALUE = "swordfish-0123456789"
 OTHER = "barracuda-9876543210"

@@ -16,7 +16,7 @@ from worker_agent.isolation.code_folders import interpreter_folders, misplaced
 from worker_agent.isolation.confined import run_confined
 from worker_agent.isolation.modes import Isolation, Kind, UserIds, choose
 from worker_agent.isolation.scratch import close_scratch
-from worker_agent.isolation.self_check import checked, withheld
+from worker_agent.isolation.self_check import mark_withheld, run_self_check
 from worker_agent.launcher import landlock
 from worker_agent.launcher.confinement import Confinement
 from worker_agent.runs.environment import base_env
@@ -65,7 +65,7 @@ def of_kind(kind: type[Isolation], like: Isolation) -> Isolation:
 def test_a_host_that_keeps_jobs_apart_passes_and_nothing_is_left(tmp_path: Path, kind: Kind) -> None:
     state = state_in(tmp_path)
     before = {path for path in state.path.rglob("*") if path != state.scratch}
-    isolation = checked(chosen(kind, state))
+    isolation = run_self_check(chosen(kind, state))
     assert isolation.broken == ""
     assert {path for path in state.path.rglob("*") if path != state.scratch} == before
     close_scratch(state)
@@ -74,11 +74,11 @@ def test_a_host_that_keeps_jobs_apart_passes_and_nothing_is_left(tmp_path: Path,
 @needs_landlock
 def test_what_a_job_could_reach_is_named(tmp_path: Path) -> None:
     state = state_in(tmp_path)
-    broken = checked(of_kind(Leaky, chosen("landlock", state))).broken
+    broken = run_self_check(of_kind(Leaky, chosen("landlock", state))).broken
     assert f"read {state.credentials}" in broken
     assert "jobs are not kept apart by landlock" in broken
-    slots = withheld(
-        [SlotInfo(index=0, device_kind="cpu")], checked(of_kind(Leaky, chosen("landlock", state)))
+    slots = mark_withheld(
+        [SlotInfo(index=0, device_kind="cpu")], run_self_check(of_kind(Leaky, chosen("landlock", state)))
     )
     assert slots[0].withheld == broken
     assert not list(state.runs.iterdir())
@@ -88,7 +88,7 @@ def test_what_a_job_could_reach_is_named(tmp_path: Path) -> None:
 @needs_landlock
 def test_jobs_without_their_own_folder_are_none(tmp_path: Path) -> None:
     state = state_in(tmp_path)
-    assert "cannot write to its own folder" in checked(of_kind(Deaf, chosen("landlock", state))).broken
+    assert "cannot write to its own folder" in run_self_check(of_kind(Deaf, chosen("landlock", state))).broken
     close_scratch(state)
 
 
@@ -98,15 +98,17 @@ def test_tokens_of_the_user_are_looked_for(tmp_path: Path) -> None:
     admin = tmp_path / "admin"
     admin.mkdir()
     (admin / "admin-token").write_text("hwy")
-    assert checked(chosen("landlock", state, admin)).broken == ""
-    assert f"read {admin}/admin-token" in checked(of_kind(Leaky, chosen("landlock", state, admin))).broken
+    assert run_self_check(chosen("landlock", state, admin)).broken == ""
+    assert (
+        f"read {admin}/admin-token" in run_self_check(of_kind(Leaky, chosen("landlock", state, admin))).broken
+    )
     close_scratch(state)
 
 
 @needs_landlock
 def test_an_interpreter_in_a_private_folder_is_told_of(tmp_path: Path) -> None:
     state = state_in(tmp_path)
-    broken = checked(chosen("landlock", state, PACKAGES)).broken
+    broken = run_self_check(chosen("landlock", state, PACKAGES)).broken
     assert str(PACKAGES) in broken
     assert "Install it elsewhere" in broken
     close_scratch(state)

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headway.tracing import trace_of
 from tests.collector import Collector
-from tests.integration.agent.stub import AgentProcess, StubService, wait_until
+from tests.integration.agent.looking import wait_until
+from tests.integration.agent.stub import AgentProcess, StubService
 
 SCRIPT = """
 import json, os, signal, sys

@@ -29,8 +29,8 @@ from headway.contract.health import DeviceFault, FaultCause
 from headway.errors import HeadwayError
 from headway.exposing import Bind, Listener, listen
 from worker_agent.host.folders import StateFolder, boot_s, write_json
-from worker_agent.telemetry.facts import CommandRead, Noted, Sent, Taken
-from worker_agent.telemetry.metrics import Counts, Observed, agent_registry
+from worker_agent.telemetry.facts import CommandHandled, CommandRead, EntryQueued, ReportSent, StateSources
+from worker_agent.telemetry.metrics import Counts, agent_registry
 from worker_agent.telemetry.setup import RememberedHealth, WatchedLogs
 
 HERE = Bind("127.0.0.1", 0)
@@ -60,7 +60,7 @@ class Host:
         self.state = StateFolder(folder)
         self.holding: list[Holding] = []
         self.counts: Counts
-        seen = Observed(
+        seen = StateSources(
             slots=lambda: SLOTS, holding=lambda: self.holding, waiting=lambda: 3, state=self.state
         )
         self.registry, self.counts = agent_registry(seen)
@@ -84,7 +84,7 @@ class Host:
 
     def said(self, **message: Any) -> None:
         fields = {"rank": 0, "generation": 2, "at_s": 1.0, **message}
-        self.counts.hear(Noted(RankMessage(**HEAD, rank=0, message=fields)))
+        self.counts.receive(EntryQueued(RankMessage(**HEAD, rank=0, message=fields)))
 
     def read(self) -> dict[str, float]:
         """Every sample, as `name{label="value",...}`."""
@@ -125,8 +125,8 @@ def test_slots_ranks_and_devices(host: Host) -> None:
 def test_reports_and_the_lease_that_they_bring(host: Host) -> None:
     read = host.read()
     assert (sample(read, "report_age_seconds"), sample(read, "lease_remaining_seconds")) == (-1, 0)
-    host.counts.hear(Sent(None))
-    host.counts.hear(Sent(boot_s() + 300))
+    host.counts.receive(ReportSent(None))
+    host.counts.receive(ReportSent(boot_s() + 300))
     read = host.read()
     assert sample(read, "reports_total", outcome="failed") == 1
     assert sample(read, "reports_total", outcome="accepted") == 1
@@ -138,11 +138,11 @@ def test_commands_by_what_became_of_them(host: Host) -> None:
     stop = StopCommand(command_id="c", job_id="j1", generation=2, mode="kill", grace_s=1.0)
     for fact in (
         CommandRead(stop, 0.2),
-        Taken(stop, ignored=False),
-        Taken(stop, ignored=True),
+        CommandHandled(stop, ignored=False),
+        CommandHandled(stop, ignored=True),
         CommandRead(None, 1.0),
     ):
-        host.counts.hear(fact)
+        host.counts.receive(fact)
     read = host.read()
     assert sample(read, "commands_total", kind="stop", outcome="taken") == 1
     assert sample(read, "commands_total", kind="stop", outcome="ignored") == 1
@@ -162,7 +162,7 @@ def test_what_runs_come_to(host: Host) -> None:
         RankExited(**HEAD, rank=3, exit_code=None, signal=9),
     ]
     for entry in (RanksStarted(**HEAD, how="spawn"), failed, hung, fault, *exits):
-        host.counts.hear(Noted(entry))
+        host.counts.receive(EntryQueued(entry))
     read = host.read()
     assert (
         sample(read, "starts_total", outcome="started") == sample(read, "starts_total", outcome="failed") == 1
@@ -198,7 +198,7 @@ def test_what_a_job_has_trained_goes_with_its_last_slot_though_nobody_reads(
     host: Host, slots: list[int] | None, *, kept: bool
 ) -> None:
     host.said(type="progress", samples=320, steps=10, step_s_sum=2.0, global_batch=32, **COUNTED)
-    host.counts.hear(Noted(Released(**HEAD, slots=slots)))
+    host.counts.receive(EntryQueued(Released(**HEAD, slots=slots)))
     assert ("j1" in host.counts.trained(frozenset({"j1"}))) is kept
 
 
@@ -208,7 +208,7 @@ def test_output_that_was_kept_and_left_out(host: Host) -> None:
             """Takes it."""
             return False
 
-    logs = WatchedLogs(Sink(), host.counts.hear)
+    logs = WatchedLogs(Sink(), host.counts.receive)
     logs.ship_log("j1", 1, 0, 500, b"x" * 100)
     logs.ship_log("j1", 1, 1, 0, b"x" * 10)
     logs.ship_log("j1", 1, 0, 1600, b"x" * 50)
@@ -221,7 +221,7 @@ def test_health_is_what_was_read_last() -> None:
     read = iter([[SLOTS[0]]])
     health = RememberedHealth(SLOTS, lambda: next(read))
     assert health.last() == SLOTS
-    assert health.look() == [SLOTS[0]] == health.last()
+    assert health.read() == [SLOTS[0]] == health.last()
 
 
 def test_a_place_that_is_taken_is_said(host: Host) -> None:

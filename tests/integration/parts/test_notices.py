@@ -18,7 +18,7 @@ from worker_agent.host.metadata import EC2_URL, Metadata, NoMetadata
 from worker_agent.link.notices import NoticeWatcher
 from worker_agent.link.outbox import Outbox
 from worker_agent.options import parse
-from worker_agent.runs.reconcile import Phase, RunState, last_call_s, reclaimed, reconcile
+from worker_agent.runs.reconcile import ActionKind, Phase, RunState, last_call_s, reclaimed, reconcile
 
 SECONDS = st.floats(0, 1e4)
 
@@ -136,8 +136,8 @@ def test_what_is_stopped_has_ended_before_the_host_is_gone(now_s: float, left_s:
     assert run.terminate
     assert run.kill_at_s is not None
     assert now_s <= run.kill_at_s <= max(now_s + left_s, now_s)
-    actions = [type(action).__name__ for action in reconcile([run], now_s)]
-    assert actions == (["TerminateRun"] if run.kill_at_s > now_s else ["KillRun"])
+    actions = [action.kind for action in reconcile([run], now_s)]
+    assert actions == [ActionKind.TERMINATE if run.kill_at_s > now_s else ActionKind.KILL]
 
 
 BASE = ["--url", "http://127.0.0.1:1", "--token", "t"]

@@ -8,7 +8,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from headway.contract.orders import Order
 from headway.train.collectives.gloo import Gloo

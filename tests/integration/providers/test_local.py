@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,10 @@ def _environment(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def in_time(after: timedelta) -> datetime:
+    return datetime.now(UTC) + after
+
+
 async def test_what_ended_long_ago_leaves_nothing_behind(place: Place) -> None:
     place.offer({**SMALL, "joins": False})
     await place.provider.launch(machine_of("m1"), JOIN)
@@ -256,8 +261,7 @@ async def test_what_ended_long_ago_leaves_nothing_behind(place: Place) -> None:
     await place.provider.terminate("local-m1")
     week = timedelta(days=7)
     soon, late = (
-        LocalProvider(place.file, place.folder, now=lambda after=after: datetime.now(UTC) + after)
-        for after in (week / 2, 2 * week)
+        LocalProvider(place.file, place.folder, now=partial(in_time, after)) for after in (week / 2, 2 * week)
     )
     assert [one.ended for one in await soon.list()] == [True]
     assert await late.list() == []

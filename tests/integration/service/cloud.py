@@ -105,5 +105,5 @@ class Cloud:
             self.faults += 1
             raise Crash
 
-    def running(self) -> list[Instance]:
+    def running(self) -> Sequence[Instance]:
         return [one for one in self.instances if one.ended is None]

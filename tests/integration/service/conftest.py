@@ -203,9 +203,10 @@ async def harness_of(
     clock = Clock()
     if api_skips:
         service.clock = SkippingClock(service, clock)
+    redis = connect(settings.redis_url)
     scheduler = Scheduler(
         transactions=service.database,
-        queue=RedisCommandQueue(connect(settings.redis_url)),
+        queue=RedisCommandQueue(redis),
         access=service.queue_access,
         storage=service.storage,
         wake_ups=service.wake_ups,
@@ -225,7 +226,7 @@ async def harness_of(
         httpx.AsyncClient(transport=transport, base_url="http://headway", headers=headers) as client,
     ):
         yield Harness(service, scheduler, client, clock)
-    await scheduler.queue._redis.aclose()
+    await redis.aclose()
     await service.close()
 
 

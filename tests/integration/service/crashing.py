@@ -199,7 +199,7 @@ class AskingAgain(httpx.AsyncBaseTransport):
         return response
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Begun(Scheduler):
     """The loops, begun again whenever their process has died."""
 

@@ -265,6 +265,7 @@ async def too_long(cast: Cast, seconds: float) -> None:
     cast.harness.clock.skipped += timedelta(seconds=seconds)
     for agent in cast.agents.values():
         await agent.report()
+    assert isinstance(cast.harness, World)
     await cast.harness.beat()
     await cast.harness.scheduler.expire()
 

@@ -18,7 +18,7 @@ from service.domain.allocation.decision.plan import Action
 from service.domain.nodes.health import FIRST_PROBE_S, SLOW_FOR_S, SLOW_WINDOWS
 from service.usecases.nodes.quarantine import note_slow_ranks
 from service.usecases.rounds.apply import apply_plan
-from service.usecases.rounds.schedule import _think
+from service.usecases.rounds.schedule import _decide
 from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness
 
@@ -235,7 +235,7 @@ async def test_a_slot_that_went_bad_since_the_picture_was_taken_is_not_given_out
     async with harness.service.database.begin() as tx:
         snapshot = await tx.rounds.snapshot(harness.clock.now())
     await cast.news("alpha", fault(0))
-    plan, _, _ = _think(snapshot, harness.scheduler.policies, lambda: 0.0)
+    (plan, _, _), _ = _decide(snapshot, harness.scheduler.policies, lambda: 0.0)
     assert [one.action for one in plan.decisions] == [Action.START]
     database, launch = harness.service.database, harness.service.launch
     changes, _ = await apply_plan(database, snapshot, plan, launch, "r", harness.clock.now)

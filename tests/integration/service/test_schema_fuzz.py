@@ -91,7 +91,7 @@ def failures_of(operation: schemathesis.schemas.APIOperation[Any, Any, Any], tok
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_no_answer_is_an_error_of_the_service_or_unknown_to_the_description(api: Api) -> None:
-    tokens = {"nobody": "", **{role: robot(api, role) for role in (Role.VIEWER, Role.ADMIN)}}
+    tokens: dict[str, str] = {"nobody": "", **{role: robot(api, role) for role in (Role.VIEWER, Role.ADMIN)}}
     schema = schemathesis.openapi.from_dict(api.document)
     schema.config.update(base_url=api.url)
     operations = [found.ok() for found in schema.get_all_operations()]

@@ -14,7 +14,7 @@ from headway.tracing import Otlp
 from tests.collector import Collector
 from tests.integration.service.conftest import entry, harness_of, make_settings, run_of
 from tests.integration.service.test_life_of_a_job import message
-from worker_agent.telemetry.facts import CommandRead, Noted
+from worker_agent.telemetry.facts import CommandRead, EntryQueued
 from worker_agent.telemetry.traces import RunTraces
 
 CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -35,12 +35,12 @@ async def test_from_submit_to_the_first_step_it_is_one_trace(
             job = await harness.submit(env={"PASSPHRASE": "hunter2"}, run="python train.py --key open-sesame")
             await harness.turn()
             run = run_of(await agent.commands())
-            traces.hear(CommandRead(run, 0.0))
+            traces.receive(CommandRead(run, 0.0))
             at = datetime.now(UTC)
             head = {"sequence": 1, "job_id": run.job_id, "generation": run.generation, "at": at}
-            traces.hear(Noted(RanksStarted(**head, how="zygote")))
+            traces.receive(EntryQueued(RanksStarted(**head, how="zygote")))
             first = message("first_step", run.generation, samples=32)
-            traces.hear(Noted(RankMessage(**head, rank=0, **first)))
+            traces.receive(EntryQueued(RankMessage(**head, rank=0, **first)))
             await agent.report(entry("ranks_started", run, how="zygote"), entry("rank_message", run, **first))
         of_agent.close()
     spans = {name: collector.named(name) for name in STEPS}

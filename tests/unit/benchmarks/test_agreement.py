@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.agreement import agreement
-from benchmarks.agreement_live import Run, Seen
+from benchmarks.agreement_live import FinishedJob, Run
 from benchmarks.agreement_world import world_of
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import EventView, JobProgress, JobState, JobView, Reason
@@ -30,10 +30,10 @@ def seen(
     step_s: Mapping[int, float],
     *events: tuple[float, str, dict[str, Any]],
     released_s: tuple[float, ...] = (),
-) -> Seen:
+) -> FinishedJob:
     spec = JobSpec.model_validate({"name": name, "run": "python x.py", "elastic": {"min": 1, "max": 2}})
     samples = BATCH * STEPS
-    return Seen(
+    return FinishedJob(
         job=JobView(
             id=name,
             name=name,
@@ -76,7 +76,7 @@ def seen(
     )
 
 
-def run_of(*jobs: Seen) -> Run:
+def run_of(*jobs: FinishedJob) -> Run:
     return Run(jobs=jobs, slots=2, device_kind="cpu", policy="goodput")
 
 

@@ -60,7 +60,7 @@ def up(
         slots=slots,
         port=port,
         stores=Stores.configured(os.environ),
-        prices=_checked(price),
+        prices=_parse_price_options(price),
         rent=rent,
     )
     if detach:
@@ -86,7 +86,7 @@ def up(
         cli.err.print("Stopped. `headway up` continues jobs from their last checkpoints.")
 
 
-def _checked(prices: list[str] | None) -> str | None:
+def _parse_price_options(prices: list[str] | None) -> str | None:
     try:
         parse_prices(",".join(prices or ()))
     except ValueError as error:

@@ -38,8 +38,8 @@ def login(
 ) -> None:
     """Sign in to a service, through its identity provider or with a token, for later commands.
 
-    A service without an identity provider needs a token. With --browser, this command line is signed in
-    already: it prints a link that signs a browser in, once.
+    A service without an identity provider needs a token. With --browser, a command line that is signed in
+    prints a link that signs a browser in once.
 
     Examples: headway login https://headway.example.com; headway login --token < token.txt;
     headway login --browser

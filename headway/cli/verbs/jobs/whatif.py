@@ -92,9 +92,9 @@ def whatif(
     changes: list[Change] = [
         *(_add_nodes(each) for each in add_nodes or []),
         *(_remove_nodes(each) for each in remove_nodes or []),
-        *(_validated(KillNode, "--remove-node", node=each) for each in remove_node or []),
+        *(_validate(KillNode, "--remove-node", node=each) for each in remove_node or []),
         *(_price(each) for each in price or []),
-        *(_validated(DropJob, "--drop-job", job=each) for each in drop_job or []),
+        *(_validate(DropJob, "--drop-job", job=each) for each in drop_job or []),
         *(_add_job(each) for each in add_job or []),
     ]
     request = _request(changes, [_policy(each) for each in policy or []], budget, seeds, horizon)
@@ -114,12 +114,12 @@ def _request(
     """
     if budget is not None and policies:
         parameters = {"usd_per_h": budget}
-        policies = [*policies, _validated(PolicyRequest, "--budget", policy="budget", parameters=parameters)]
+        policies = [*policies, _validate(PolicyRequest, "--budget", policy="budget", parameters=parameters)]
     elif budget is not None:
-        changes = [*changes, _validated(SetBudget, "--budget", usd_per_h=budget)]
+        changes = [*changes, _validate(SetBudget, "--budget", usd_per_h=budget)]
     if len(policies) == 1:
         (one,), policies = policies, []
-        changes = [*changes, _validated(SetPolicy, "--policy", policy=one.policy, parameters=one.parameters)]
+        changes = [*changes, _validate(SetPolicy, "--policy", policy=one.policy, parameters=one.parameters)]
     if not changes and not policies:
         raise HeadwayError(
             "There is nothing to simulate: no change was given.",
@@ -127,7 +127,7 @@ def _request(
         )
     horizon_s = _seconds("--horizon", horizon)
     fields = {"changes": changes, "policies": policies, "seeds": seeds, "horizon_s": horizon_s}
-    return _validated(SimulationRequest, "whatif", **fields)
+    return _validate(SimulationRequest, "whatif", **fields)
 
 
 def _show(cli: Cli, output: Format, view: SimulationView) -> None:
@@ -157,7 +157,7 @@ def _wait(cli: Cli, client: Client, view: SimulationView) -> SimulationView:
 def _add_nodes(text: str) -> AddNodes:
     found = _parts("--add-nodes", text, "a100=2x8")
     slots = None if found["slots"] is None else int(found["slots"])
-    return _validated(
+    return _validate(
         AddNodes, "--add-nodes", device_kind=found["kind"], nodes=int(found["nodes"] or 0), slots=slots
     )
 
@@ -168,9 +168,7 @@ def _remove_nodes(text: str) -> RemoveNodes:
         raise HeadwayError(
             f"--remove-nodes {text}: only whole nodes can be removed.", "Write it like --remove-nodes a100=2."
         )
-    return _validated(
-        RemoveNodes, "--remove-nodes", device_kind=found["kind"], nodes=int(found["nodes"] or 0)
-    )
+    return _validate(RemoveNodes, "--remove-nodes", device_kind=found["kind"], nodes=int(found["nodes"] or 0))
 
 
 def _parts(option: str, text: str, like: str) -> dict[str, str | None]:
@@ -182,7 +180,7 @@ def _parts(option: str, text: str, like: str) -> dict[str, str | None]:
 
 def _price(text: str) -> SetPrice:
     kind, _, usd = text.partition("=")
-    return _validated(
+    return _validate(
         SetPrice, "--price", device_kind=kind.strip(), usd_per_slot_h=_number("--price", text, usd)
     )
 
@@ -190,8 +188,8 @@ def _price(text: str) -> SetPrice:
 def _add_job(text: str) -> AddJob:
     file, at, when = text.rpartition("@")
     if not at:
-        return _validated(AddJob, "--add-job", spec=jobfile.load(Path(text)))
-    return _validated(AddJob, "--add-job", spec=jobfile.load(Path(file)), after_s=_seconds("--add-job", when))
+        return _validate(AddJob, "--add-job", spec=jobfile.load(Path(text)))
+    return _validate(AddJob, "--add-job", spec=jobfile.load(Path(file)), after_s=_seconds("--add-job", when))
 
 
 def _policy(text: str) -> PolicyRequest:
@@ -200,7 +198,7 @@ def _policy(text: str) -> PolicyRequest:
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
         parameters[key.strip()] = _number("--policy", text, value)
-    return _validated(PolicyRequest, "--policy", policy=name.strip(), parameters=parameters)
+    return _validate(PolicyRequest, "--policy", policy=name.strip(), parameters=parameters)
 
 
 def _seconds(option: str, text: str) -> float:
@@ -216,7 +214,7 @@ def _number(option: str, text: str, value: str, parse: Callable[[str], float] = 
         ) from None
 
 
-def _validated(model: type[Model], option: str, **fields: Any) -> Model:
+def _validate(model: type[Model], option: str, **fields: Any) -> Model:
     """Return a part of the request, or raise an error that names the option."""
     try:
         return model(**fields)

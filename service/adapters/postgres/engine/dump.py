@@ -1,6 +1,6 @@
 """Backups: one consistent snapshot of the database as a folder, with one compressed file for each table.
 
-- `manifest.json`: the contents; written last, so a folder without it is no backup.
+- `manifest.json`: the contents; written last, so a folder without it is not a backup.
 - `TABLE.copy.gz`: the table's rows in PostgreSQL's text format of COPY.
 
 A backup needs no program of PostgreSQL. A newer version of Headway can restore it: it loads the rows into the
@@ -33,7 +33,9 @@ MANIFEST = "manifest.json"
 _OWN_TABLES = frozenset({"alembic_version", database_state.name})
 """Tables that describe this database rather than its contents. Backups leave them out."""
 NUMBERS_LEFT_OUT = 1_000_000
-"""Distance of new row numbers from those of the backup. Readers of events must not meet a number twice."""
+"""Gap between the row numbers of the backup and those assigned after a restore. The original database may
+have used numbers since the backup, and readers of events must not see a number twice.
+"""
 _PIECE_BYTES = 1 << 20
 
 
@@ -92,7 +94,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a backup and check the digest of every file.
 
     Raises:
-        InvalidField: the folder is no backup, is damaged, or is from a newer version.
+        InvalidField: the folder is not a backup, is damaged, or is from a newer version.
     """
     try:
         fields = json.loads((folder / MANIFEST).read_text())
@@ -106,7 +108,7 @@ def read_manifest(folder: Path) -> Manifest:
         )
         datetime.fromisoformat(manifest.at)
     except FileNotFoundError:
-        raise InvalidField("folder", f"{folder} is no backup: it has no {MANIFEST}.") from None
+        raise InvalidField("folder", f"{folder} is not a backup: it has no {MANIFEST}.") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidField("folder", f"{folder / MANIFEST} is damaged: {error}.") from error
     if manifest.revision > head_revision():
@@ -125,7 +127,7 @@ def read_manifest(folder: Path) -> Manifest:
 async def load(engine: AsyncEngine, folder: Path, manifest: Manifest) -> None:
     """Fill an empty database from a backup and migrate it to this version's schema.
 
-    The database cannot be used yet: see `usecases.restore`.
+    The database cannot be used yet: see `service.usecases.upkeep.restore`.
 
     Raises:
         InvalidField: the database is not empty.

@@ -31,7 +31,7 @@ _INSTALLED = Path(__file__).parents[3] / "migrations"
 _CHECKOUT = Path(__file__).parents[4] / "migrations"
 
 LOCK_TIMEOUT_S = 2.0
-"""Longest wait of a migration for a table lock. Statements that queue behind it wait no longer either."""
+"""Longest wait of a migration for a table lock. Statements that queue behind it wait at most as long."""
 STATEMENT_TIMEOUT_S = 60.0
 """Longest duration of a migration's statement, and so of its table locks."""
 PATIENCE_S = 300.0

@@ -32,10 +32,9 @@ _PROJECT = (
 _ADD = f"INSERT INTO audit ({COLUMNS}) SELECT {VALUES.format(project=_PROJECT)}"
 _ADD_ALWAYS = text(_ADD)
 _CHANGED = text("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
-"""Test for a transaction that has changed something, or has locked a row in order to.
-
-PostgreSQL numbers a transaction at that moment. The test is a separate statement because a read-only
-transaction refuses an INSERT even of no rows.
+"""Query whether the transaction has changed something, or has locked a row to change it: from then on
+PostgreSQL gives it an id. The test is a separate statement because a read-only transaction refuses an INSERT
+even of no rows.
 """
 
 

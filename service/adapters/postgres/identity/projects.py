@@ -14,9 +14,10 @@ from headway.contract.views.jobs import Page
 from headway.contract.views.money import Period
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession, Session
-from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S, used_slot_s
+from service.adapters.postgres.money.tenants import used_slot_s
 from service.adapters.postgres.tables.core import TERMINAL_SQL
 from service.adapters.postgres.tables.identity import members, projects, secrets, tokens
+from service.domain.cluster.snapshot import SHARE_HALF_LIFE_S
 from service.domain.rental.budgets import period_of
 from service.usecases.ports.identity import ProjectRecord, Projects
 
@@ -106,7 +107,7 @@ class PostgresProjects(OnSession, Projects):
         await self._session.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
 
     async def delete(self, name: str) -> list[str]:
-        # The rows go along because a later project of the same name is a different project.
+        # These rows are deleted too, because a later project of the same name is a different project.
         needed_by = await self._session.scalars(_NEEDED_BY, {"name": name})
         if needed_by:
             return needed_by

@@ -85,7 +85,7 @@ _NAMES = Statement(
     ORDER BY submitted_at DESC, id DESC LIMIT 200
     """
 )
-"""The latest names, among which a mistyped one is looked for."""
+"""The latest job names, one of which is suggested for a mistyped name."""
 _LONGEST_NAME = 63
 _SUBMITTED = Statement(f"SELECT {COLUMNS} FROM jobs WHERE project = :project AND idempotency_key = :key")  # noqa: S608
 _SWITCHING = Statement(

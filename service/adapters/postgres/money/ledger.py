@@ -22,11 +22,13 @@ from service.domain.rental.ledger import BilledLease, Held, Lease, Place, from_u
 from service.domain.rental.machines import Machine
 from service.domain.rental.paid import Host
 from service.domain.rental.timeline import MARKS, PHASE_MARKS, UNKNOWN_RATE, TimelineEvent
+from service.domain.shared.retention import MONEY_KEPT
 from service.usecases.ports.money import Ledger, LedgerState, MachineDue
-from service.usecases.ports.upkeep import MONEY_KEPT
 
 _NOT_LONG = timedelta(days=1)
-"""Age above which an ended lease is no longer settled: it is settled, or its service no longer exists."""
+"""Time after its end for which a lease can still be settled. An older lease that is not settled was left by a
+service that stopped for long.
+"""
 _PAID_TO = (
     "greatest(machines.billed_to, machines.billed_from + make_interval(secs => greatest(min_billed_s, 0)))"
 )
@@ -150,7 +152,9 @@ class PostgresLedger(OnSession, Ledger):
         fresh = select(events.c.job_id).where(events.c.sequence > after, events.c.kind.in_(MARKS)).distinct()
         return last or 0, sorted(await self._session.scalars(fresh))
 
-    async def marks(self, job_ids: Collection[str], since_us: int | None) -> dict[str, list[TimelineEvent]]:
+    async def timeline_events(
+        self, job_ids: Collection[str], since_us: int | None
+    ) -> dict[str, list[TimelineEvent]]:
         query = select(*_MARKS).where(one_of(events.c.job_id, job_ids), events.c.kind.in_(MARKS))
         if since_us is not None:
             earlier = events.alias("earlier")

@@ -11,8 +11,6 @@ from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import Session
 from service.domain.cluster.snapshot import Tenant
 
-SHARE_HALF_LIFE_S = 7 * 86_400.0
-"""Time after which slot use counts half."""
 _HALF_LIVES = 6
 """Half-lives of use that count. Older use would count less than 2 % and is not read."""
 _QUOTAS = text(

@@ -14,12 +14,11 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from headway.contract.views.decisions import RoundView
 from service.adapters.postgres.engine.session import OnSession, Session, Statement
-from service.adapters.postgres.money.tenants import SHARE_HALF_LIFE_S
 from service.adapters.postgres.rounds.snapshot import take_snapshot
 from service.adapters.postgres.tables.core import cluster_settings, rounds
 from service.domain.allocation.decision.plan import Decision
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
-from service.domain.cluster.snapshot import PolicySetting, Snapshot
+from service.domain.cluster.snapshot import SHARE_HALF_LIFE_S, PolicySetting, Snapshot
 from service.usecases.ports.rounds import Rounds
 
 _STORE = Statement(

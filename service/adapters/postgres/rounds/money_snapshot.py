@@ -11,13 +11,13 @@ from service.adapters.postgres.money.views import PostgresSpending
 from service.domain.allocation.inputs.policy_state import asked_since
 from service.domain.cluster.snapshot import Cap, LedgerTotals, Limit
 from service.domain.rental.budgets import caps_of
-from service.usecases.money.budget_state import standings
+from service.usecases.money.budget_state import budget_usages
 
 
 async def caps_and_limits(session: Session, now: datetime) -> tuple[tuple[Cap, ...], dict[str, Limit]]:
     """Return the hard budgets as caps, and the remaining money of jobs with a cost limit, by job id."""
     spending = PostgresSpending(session)
-    found = await standings(spending, now, lambda budget: budget.hard)
+    found = await budget_usages(spending, now, lambda budget: budget.hard)
     limited = await spending.limited_jobs()
     spend = await spending.job_spend([one.job_id for one in limited]) if limited else {}
     limits = {

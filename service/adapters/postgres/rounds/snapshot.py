@@ -22,6 +22,8 @@ from service.adapters.postgres.rounds.money_snapshot import caps_and_limits, spe
 from service.adapters.postgres.tables.core import TERMINAL_SQL, cluster_settings
 from service.domain.cluster.contention_rules import ContentionRules
 from service.domain.cluster.snapshot import (
+    CLASS_JOBS,
+    LEAST_STEPS,
     Measurement,
     Node,
     Orders,
@@ -31,11 +33,6 @@ from service.domain.cluster.snapshot import (
     Snapshot,
 )
 from service.domain.jobs.job import class_of
-
-ENOUGH_STEPS = 10
-"""Fewest steps that say something about a size's speed. The first steps are slow."""
-CLASS_JOBS = 20
-"""Number of jobs of a class, the latest that started, that predict the next job of the class."""
 
 _PLAN = "device_kind, slots, nodes, global_batch, local_batch, accumulation"
 _STATISTICS = f"""
@@ -50,7 +47,7 @@ Gradient noise changes during training, so its latest estimate counts.
 _MEASUREMENTS = text(
     f"""
     SELECT job_id, {_STATISTICS} FROM measurements
-    WHERE job_id = ANY(CAST(:jobs AS text[])) AND steps >= {ENOUGH_STEPS}
+    WHERE job_id = ANY(CAST(:jobs AS text[])) AND steps >= {LEAST_STEPS}
     GROUP BY job_id, {_PLAN} ORDER BY job_id, max(generation), {_PLAN}
     """  # noqa: S608 - constants
 )
@@ -63,7 +60,7 @@ _CLASS_MEASUREMENTS = text(
         WHERE job_class = wanted AND started_at IS NOT NULL
         ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
     ) AS latest
-    JOIN measurements ON measurements.job_id = latest.id AND steps >= {ENOUGH_STEPS}
+    JOIN measurements ON measurements.job_id = latest.id AND steps >= {LEAST_STEPS}
     GROUP BY latest.job_class, {_PLAN} ORDER BY latest.job_class, max(updated_at), {_PLAN}
     """  # noqa: S608
 )

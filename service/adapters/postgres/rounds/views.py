@@ -17,14 +17,9 @@ from service.adapters.postgres.engine.cursors import cursor_after, newest_first
 from service.adapters.postgres.engine.expressions import one_of
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
-from service.adapters.postgres.rounds.snapshot import (
-    ENOUGH_STEPS,
-    SERVED,
-    ended_samples_of,
-    measured_of_classes,
-)
+from service.adapters.postgres.rounds.snapshot import SERVED, ended_samples_of, measured_of_classes
 from service.adapters.postgres.tables.core import TERMINAL_SQL, jobs, nodes, rounds
-from service.domain.cluster.snapshot import Measurement
+from service.domain.cluster.snapshot import LEAST_STEPS, Measurement
 from service.domain.shared.errors import NotFound
 from service.usecases.ports.rounds import PredictionErrors, RoundQueries, SlotCount
 from service.usecases.rounds.views import seen_round
@@ -48,7 +43,7 @@ _SCORED = f"""
     JOIN LATERAL (
         SELECT sum(greatest(global_batch, 1) * steps) / sum(step_s_sum) AS measured FROM measurements
         WHERE (job_id, generation) = (allocations.job_id, allocations.generation)
-        HAVING sum(steps) >= {ENOUGH_STEPS}
+        HAVING sum(steps) >= {LEAST_STEPS}
     ) AS reality ON measured > 0
     WHERE predicted_samples_per_s > 0
 """  # noqa: S608 - constants

@@ -39,7 +39,7 @@ projects = Table(
     CheckConstraint("slots >= 0 AND max_slots >= 0 AND usd_per_month >= 0", name="not_negative"),
     CheckConstraint("weight > 0", name="weight_positive"),
 )
-"""Projects, with the quotas of `contract.identity.ProjectQuota`."""
+"""Projects, with the quotas of `headway.contract.views.identity.ProjectQuota`."""
 
 users = Table(
     "users",

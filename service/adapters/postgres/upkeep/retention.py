@@ -17,17 +17,16 @@ from service.adapters.postgres.tables.rental import ENDED_SQL, leases, machines
 from service.adapters.postgres.tables.upkeep import retention_cursors
 from service.domain.rental.machines import ENDED
 from service.domain.rental.timeline import MARKS, PHASE_MARKS
-from service.usecases.ports.upkeep import (
+from service.domain.shared.retention import (
     BATCH,
     MAX_EVENTS,
     MAX_ROUNDS,
     MAX_SIMULATIONS,
     ExpiringRows,
     Horizons,
-    JobsDeleted,
-    Retention,
     Tier,
 )
+from service.usecases.ports.upkeep import JobsDeleted, Retention
 
 _JOBS_AT_ONCE = 50
 _OF_JOBS = ("metrics", "events", "rank_exits", "commands", "slot_grants", "measurements", "allocations")
@@ -145,7 +144,7 @@ _CUT = text(
     )
     """  # noqa: S608
 )
-"""Number of the last event that is too old, or too many.
+"""Number of the last event to delete: it is too old, or exceeds the maximum number of events.
 
 The time of a first step comes from the clock of its node and may be wrong, so it does not count.
 """

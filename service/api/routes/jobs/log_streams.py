@@ -32,8 +32,8 @@ _QUIET_S: Final = 1.0
 class LogRequest:
     """Request of a reader.
 
-    `cursor` and `since` say where to begin, and `tail` begins with that many of the last lines. The cursor
-    has precedence.
+    `cursor` and `since` say where to begin. With `tail`, the output begins with that many of the last lines.
+    The cursor has precedence.
     """
 
     job: JobView

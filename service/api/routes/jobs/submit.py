@@ -2,7 +2,7 @@
 
 A submit is one statement, and FastAPI's resolution of dependencies would take a quarter of its time. This
 class calls the same functions in the same order, and FastAPI still describes the route by its signature.
-Requests that are no plain submit take the normal path, which explains their errors.
+Requests that are not plain submits take the normal path, which explains their errors.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from service.api.http.context import Context, require_monitor
 from service.api.http.pressure import Gates, Traffic
 from service.api.routes.upkeep.metrics_cluster import cluster_metrics
 from service.api.routes.upkeep.metrics_money import MoneyFigures, money_figures, money_metrics
-from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY
+from service.domain.perf.milestones import AT_SUBMIT, ON_THE_WAY
 from service.usecases.ports.rounds import PredictionErrors
 from service.usecases.ports.upkeep import ClusterFigures
 

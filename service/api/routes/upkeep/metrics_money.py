@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from headway.contract.views.money import Category, Period
 from service.domain.rental.budgets import Budget, BudgetUsage, period_of
-from service.usecases.money.budget_state import standings
+from service.usecases.money.budget_state import budget_usages
 from service.usecases.ports.transactions import Transaction
 
 
@@ -34,7 +34,7 @@ async def money_figures(tx: Transaction, now: datetime) -> MoneyFigures:
         spend_usd=await tx.spending.spend_by_label(month),
         slot_s=await tx.spending.slot_s(month),
         lost_slot_s=await tx.spending.lost_slot_s(month),
-        budgets=await standings(tx.spending, now),
+        budgets=await budget_usages(tx.spending, now),
     )
 
 

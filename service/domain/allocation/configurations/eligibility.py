@@ -11,8 +11,9 @@ from headway.contract.agents import NodeState
 from headway.contract.spec import Resize
 from headway.contract.views.jobs import JobState
 from service.domain.cluster.snapshot import SlotKey, Snapshot, allocation_of
-from service.domain.jobs.failures import LONGEST_BACKOFF_S, LONGEST_GROWTH_BACKOFF_S
 from service.domain.jobs.job import Job, size_of
+from service.domain.jobs.retries import LONGEST_BACKOFF_S
+from service.domain.jobs.survival import LONGEST_GROWTH_BACKOFF_S
 
 SILENT_S = 20.0
 """Run time in seconds without a measurement after which a job is assumed never to send one: its script is plain."""

@@ -20,8 +20,8 @@ _ROUNDING = 1e-9
 def choose_within_caps(given: RoundInput, policy: Policy, solve: Solve) -> Choices:
     """Return the policy's choices, adjusted so that caps alone stop as few running jobs as possible.
 
-    A running job that only caps would stop keeps the cheapest configuration that it could have, and the other
-    jobs share the rest. If even that exceeds a cap, jobs are stopped, those of the least weight first.
+    A running job that would be stopped by caps alone keeps the cheapest configuration that it could have. The
+    other jobs share the rest. If even that exceeds a cap, jobs are stopped, those of the least weight first.
     """
     first = policy.choose(given, solve)
     capped = np.array([row.name.startswith((BUDGET_ROWS, QUOTA_ROWS)) for row in given.rows], dtype=np.bool_)

@@ -67,7 +67,9 @@ class GuaranteeClaim:
         return bool(self._is_crowded(chosen, slots) or self.unmet(chosen, slots))
 
     def is_raised(self, current: IntArray, chosen: IntArray, slots: IntArray) -> bool:
-        """Return True if a choice takes, or should take, slots for the claim that the project does not have yet."""
+        """Return True if a choice gives the project, or should give it, more slots of its claim than it has
+        now.
+        """
         gains = self.taken(current, slots) < min(self.taken(chosen, slots), self.wanted)
         return gains or self.is_short(chosen, slots)
 
@@ -248,7 +250,7 @@ def _claims(
         here = int(room[pools].sum())
         # Jobs elsewhere shrink for the whole claim, but are stopped only for its protected part.
         capacity = max(here - fair, min(here - float(least[protected].sum()), float(at_least.sum())), 0.0)
-        # The claim does not extend to the smallest sizes of other jobs, which those keep.
+        # The claim leaves the other jobs their smallest sizes.
         fair = min(fair, int(here - capacity))
         claims.append(
             GuaranteeClaim(

@@ -60,7 +60,7 @@ def test_ps_imports_the_models_of_jobs_alone() -> None:
 
 @pytest.mark.parametrize("name", _VERBS)
 def test_the_table_of_verbs_says_what_their_docstrings_say(name: str) -> None:
-    group = typer.main.get_command(app)
+    group = typer.main.get_group(app)
     command = group.get_command(typer.Context(group), name)
     summary = next(verbs[name].summary for verbs in PANELS.values() if name in verbs)
     assert " ".join((command.help or "").split("\n\n")[0].split()) == summary

@@ -170,10 +170,11 @@ def test_watching_ends_with_an_interrupt(service: StubService):
 
 def test_a_terminal_shows_a_live_bar(service: StubService):
     service.on("GET /api/v1/jobs/j1", ok(job_view()), ok(job_view(JobState.SUCCEEDED, message="[done]")))
-    console = Console(file=io.StringIO(), force_terminal=True, width=160, markup=False, highlight=False)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=160, markup=False, highlight=False)
     with service.client() as client:
         assert wait(client, "j1", console).state is JobState.SUCCEEDED
-    shown = console.file.getvalue()
+    shown = out.getvalue()
     for expected in ("2/1-4 slots", "50% 500/1,000", "50/s, about 10s to go", "training"):
         assert expected in shown
 

@@ -158,12 +158,12 @@ LAUNCHER: tuple[protocol.Message, ...] = (
     protocol.Kill("j01/7"),
     protocol.Lease(1234.5),
     protocol.Shutdown(),
-    protocol.Welcome("abcdef", hosts_stores=True, runs=["j01/7"]),
+    protocol.Welcome("abcdef", hosts_stores=True, runs=("j01/7",)),
     protocol.Started("j01/7", "spawn", "no such command", retryable=True),
     protocol.Changed("j01/7"),
 )
 PLAN = protocol.LaunchPlan(
-    argv=["python", "train.py"], how="zygote", cwd="/work", threads=2, store_host="10.0.0.1", store_port=20002,
+    argv=("python", "train.py"), how="zygote", cwd="/work", threads=2, store_host="10.0.0.1", store_port=20002,
     node_count=2, live=True, ranks={1: {"RANK": "1"}},
 )  # fmt: skip
 
@@ -175,7 +175,8 @@ def everything() -> Mapping[str, Any]:
         files |= {f"{folder}/{model.kind}": model.model_dump(mode="json") for model in models}  # type: ignore[attr-defined]
     files |= {f"http/{type(model).__name__}": model.model_dump(mode="json") for model in HTTP}
     files |= {f"ranks/{one.TYPE}": json.loads(runtime.to_line(one)) for one in RANK_MESSAGES}
-    files |= {f"launcher/{one.TYPE}": json.loads(protocol.encode(one)) for one in LAUNCHER}
+    launcher = [json.loads(protocol.encode(one)) for one in LAUNCHER]
+    files |= {f"launcher/{fields['type']}": fields for fields in launcher}
     return {**files, "launcher/plan": PLAN.to_json(), "order": asdict(ORDER)}
 
 

@@ -93,8 +93,8 @@ def test_nothing_is_lost_and_the_order_of_a_job_stays(entries_: list[RankEntry])
 
 def kinds(news: list[ReportedEntry]) -> list[Any]:
     return [
-        (one.entry.kind, said.global_batch, said.generation)
-        if isinstance(said := one.training, Progress)
+        (one.entry.kind, message.global_batch, message.generation)
+        if isinstance(message := one.training, Progress)
         else (one.entry.kind, None, None)
         for one in news
     ]

@@ -34,7 +34,7 @@ MESSAGES = [
     Hello(),
     Start("job/1"),
     Lease(12.5),
-    Welcome("v", True, ["job/1"]),
+    Welcome("v", True, ("job/1",)),
     Started("job/1", "zygote", "a\nb", retryable=True),
     Changed("jöb/1"),
 ]
@@ -61,7 +61,7 @@ def test_what_a_newer_side_says_is_left_out() -> None:
 
 def test_a_plan_of_a_newer_agent_is_read() -> None:
     plan = LaunchPlan(
-        argv=["x"], how="spawn", cwd="/", threads=1, store_host=None, store_port=1, node_count=1, ranks={}
+        argv=("x",), how="spawn", cwd="/", threads=1, store_host=None, store_port=1, node_count=1, ranks={}
     )
     assert LaunchPlan.from_json({**plan.to_json(), "tempo": 3}) == plan
     with pytest.raises(KeyError):
@@ -70,7 +70,7 @@ def test_a_plan_of_a_newer_agent_is_read() -> None:
 
 def test_a_plan_survives_its_file() -> None:
     plan = LaunchPlan(
-        argv=["python", "t.py"], how="zygote", cwd="/w", threads=1, store_host=None, store_port=1,
+        argv=("python", "t.py"), how="zygote", cwd="/w", threads=1, store_host=None, store_port=1,
         node_count=1, ranks={0: {"RANK": "0"}, 11: {"RANK": "11"}},
     )  # fmt: skip
     assert LaunchPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan

@@ -222,8 +222,8 @@ def test_what_is_about_the_node_stays_in_its_place(open_outbox: Open) -> None:
     outbox = open_outbox()
     outbox.add(steps(1))
     outbox.add(
-        lambda number, at: InterruptionNotice(
-            sequence=number, at=at, what=InterruptionKind.REBALANCE, action="soon"
+        lambda sequence, at: InterruptionNotice(
+            sequence=sequence, at=at, what=InterruptionKind.REBALANCE, action="soon"
         )
     )
     outbox.add(steps(2))

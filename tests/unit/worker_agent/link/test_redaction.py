@@ -47,7 +47,7 @@ def written(pieces: Sequence[bytes], env: dict[str, str]) -> tuple[bytes, list[b
         secrets.fetch(run.name, "job", 1)
         storage, seen = Storage(), []
         shipper = LogShipper(storage, threading.Event(), secrets=secrets)
-        shipper.watch(LoggedRun("job", 1, (0,), run, has_secrets=True))
+        shipper.watch(LoggedRun(run, (0,), has_secrets=True))
         for piece in pieces:
             with run.log(0).open("ab") as file:
                 file.write(piece)
@@ -168,7 +168,7 @@ def test_nothing_is_shipped_before_secrets_are_known_and_all_is_hidden_if_they_n
     run.log(0).write_bytes(b"swordfish\nand more\n")
     secrets, storage = RunSecrets(gone), Storage()
     shipper = LogShipper(storage, threading.Event(), secrets=secrets)
-    shipper.watch(LoggedRun("job", 1, (0,), run, has_secrets=True))
+    shipper.watch(LoggedRun(run, (0,), has_secrets=True))
     shipper.over(run.name)
     shipper.run_once()
     assert not storage.data

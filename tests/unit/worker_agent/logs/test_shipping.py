@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_agent.host.folders import RunFolder
+from worker_agent.host.folders import LoggedRun, RunFolder
 from worker_agent.link.service_api import Refused, Unreachable
 from worker_agent.logs.punch_hole import Holes
 from worker_agent.logs.shipping import (
@@ -17,7 +17,6 @@ from worker_agent.logs.shipping import (
     PACE_S,
     TAIL_LINES,
     TURN_BYTES,
-    LoggedRun,
     LogShipper,
     cut,
     tail,
@@ -48,7 +47,7 @@ class Sink:
 def run(tmp_path: Path) -> LoggedRun:
     folder = RunFolder(tmp_path / "job" / "1")
     folder.path.mkdir(parents=True)
-    return LoggedRun("job", 1, (0, 1), folder)
+    return LoggedRun(folder, (0, 1))
 
 
 def shipper(sink: Sink, run: LoggedRun, quota_bytes: int = 1 << 20) -> LogShipper:
@@ -325,7 +324,7 @@ def test_every_byte_is_shipped_or_counted(
 ) -> None:
     folder = RunFolder(tmp_path_factory.mktemp("run") / "job" / "1")
     folder.path.mkdir(parents=True)
-    run, sink, clock = LoggedRun("job", 1, (0,), folder), Pieces(), Hours()
+    run, sink, clock = LoggedRun(folder, (0,)), Pieces(), Hours()
     made = LogShipper(sink, threading.Event(), 2000, now_s=clock)
     made.watch(run)
     for lines, seconds in steps:

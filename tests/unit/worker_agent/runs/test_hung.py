@@ -20,7 +20,7 @@ from headway.contract.runtime import (
     Stopped,
 )
 from worker_agent.runs import hung
-from worker_agent.runs.hung import AwakeClock, HangFinding, Limits, Place, StepWatch
+from worker_agent.runs.hung import AwakeClock, HangFinding, Limits, StepWatch, ThreadSample
 
 LIMITS = Limits(after_s=10.0, factor=5.0, when_still=False)
 
@@ -39,7 +39,7 @@ def first_step(generation: int = 1, rank: int = 0) -> FirstStep:
 def told(*messages: Message, at_s: float = 0.0, watch: StepWatch | None = None) -> StepWatch:
     watch = watch or StepWatch()
     for message in messages:
-        watch = hung.heard(watch, message, at_s)
+        watch = hung.after_message(watch, message, at_s)
     return watch
 
 
@@ -89,9 +89,9 @@ def test_nothing_counts_once_training_is_over(last: type[Completed | Stopped]) -
 
 
 def test_nothing_counts_between_an_order_and_the_first_step_of_its_members() -> None:
-    watch = hung.ordered(told(progress(generation=3)), 4)
+    watch = hung.after_order(told(progress(generation=3)), 4)
     assert hung.silence(watch, LIMITS, 1e9) is None
-    watch = hung.ordered(watch, 2)
+    watch = hung.after_order(watch, 2)
     assert hung.silence(watch, LIMITS, 1e9) is None, "a late order takes nothing back"
     watch = told(first_step(4), at_s=100.0, watch=watch)
     assert hung.silence(watch, LIMITS, 109.9) is None
@@ -99,7 +99,7 @@ def test_nothing_counts_between_an_order_and_the_first_step_of_its_members() -> 
 
 
 def test_a_rank_that_leaves_does_not_end_the_watch_of_those_that_stay() -> None:
-    watch = hung.ordered(told(progress(generation=1)), 2)
+    watch = hung.after_order(told(progress(generation=1)), 2)
     watch = told(Left(rank=0, generation=1, at_s=0, samples=1, joined=2), first_step(2), watch=watch)
     assert hung.silence(watch, LIMITS, 10.0) is not None
 
@@ -118,21 +118,21 @@ def test_whatever_a_rank_says_is_a_sign_of_life(sign: Message) -> None:
 
 
 def test_a_silence_that_was_reported_counts_anew() -> None:
-    watch = hung.rested(told(progress()), 50.0)
+    watch = hung.restarted(told(progress()), 50.0)
     assert hung.silence(watch, LIMITS, 59.9) is None
     assert hung.silence(watch, LIMITS, 60.0) is not None
 
 
 def test_output_counts_as_a_step_of_a_script_that_says_nothing_else() -> None:
-    watch = hung.printed(StepWatch(), 0, 1, 0.0)
+    watch = hung.after_output(StepWatch(), 0, 1, 0.0)
     assert hung.silence(watch, LIMITS, 1e9) is None, "nothing counts before the first line"
-    watch = hung.printed(watch, 10, 1, 100.0)
-    watch = hung.printed(watch, 10, 1, 105.0)
+    watch = hung.after_output(watch, 10, 1, 100.0)
+    watch = hung.after_output(watch, 10, 1, 105.0)
     assert hung.silence(watch, LIMITS, 109.9) is None
     assert hung.silence(watch, LIMITS, 110.0) is not None
-    quiet = hung.printed(hung.written(watch, 500), 510, 1, 111.0)
+    quiet = hung.after_output(hung.after_own_output(watch, 500), 510, 1, 111.0)
     assert hung.silence(quiet, LIMITS, 111.0) is not None, "what the agent writes itself is no output"
-    assert hung.silence(hung.printed(watch, 511, 1, 111.0), LIMITS, 111.0) is None
+    assert hung.silence(hung.after_output(watch, 511, 1, 111.0), LIMITS, 111.0) is None
 
 
 @given(st.lists(st.floats(-10, 10_000), max_size=50))
@@ -143,7 +143,7 @@ def test_a_pause_of_the_agent_itself_hardly_counts(pauses: list[float]) -> None:
     for pause_s in pauses:
         before_s = clock.now_s
         monotonic_s += pause_s
-        assert 0 <= clock.tick(monotonic_s) - before_s <= hung.MOST_A_TICK_S
+        assert 0 <= clock.tick(monotonic_s) - before_s <= hung.MAX_TICK_S
 
 
 @given(st.lists(st.floats(0, 1), max_size=50))
@@ -156,13 +156,16 @@ def test_awake_time_is_time(ticks: list[float]) -> None:
     assert clock.now_s == pytest.approx(sum(ticks))
 
 
-def looks_at(*stacks: str, cpu_s: float = 0.0) -> list[dict[int, Place]]:
+def looks_at(*stacks: str, cpu_s: float = 0.0) -> list[dict[int, ThreadSample]]:
     """StateMetrics five seconds apart at two ranks: one waits, the other is at these places and uses so much processor time."""
-    return [{0: Place("wait", 1.0), 1: Place(one, number * cpu_s)} for number, one in enumerate(stacks)]
+    return [
+        {0: ThreadSample("wait", 1.0), 1: ThreadSample(one, number * cpu_s)}
+        for number, one in enumerate(stacks)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("looks", "finding"),
+    ("samples", "finding"),
     [
         (looks_at("a"), HangFinding.UNCLEAR),
         (looks_at(*"aaa"), HangFinding.UNCLEAR),
@@ -173,12 +176,17 @@ def looks_at(*stacks: str, cpu_s: float = 0.0) -> list[dict[int, Place]]:
         (looks_at(*"aaaa", cpu_s=0.2), HangFinding.UNCLEAR),
         (looks_at(*"a" * 59, cpu_s=5.0), HangFinding.UNCLEAR),
         (looks_at(*"a" * 60, cpu_s=5.0), HangFinding.HANGS),
-        ([{0: Place("a", 0.0), 1: Place("b", 0.0)}, {0: Place("a", 0.0)}], HangFinding.WORKS),
+        (
+            [{0: ThreadSample("a", 0.0), 1: ThreadSample("b", 0.0)}, {0: ThreadSample("a", 0.0)}],
+            HangFinding.WORKS,
+        ),
     ],
 )
-def test_who_moves_works_and_who_waits_hangs(looks: list[dict[int, Place]], finding: HangFinding) -> None:
+def test_who_moves_works_and_who_waits_hangs(
+    samples: list[dict[int, ThreadSample]], finding: HangFinding
+) -> None:
     """A busy one that does not move may be a loop around one long operation: it is looked at many times."""
-    assert hung.judged(looks, 5.0) is finding
+    assert hung.judge(samples, 5.0) is finding
 
 
 def test_only_the_latest_steps_are_remembered() -> None:

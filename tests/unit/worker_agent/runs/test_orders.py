@@ -61,11 +61,11 @@ def test_a_run_sees_the_newest_order_since_its_own_time(arriving: list[int], bor
         folder, job = records.new_run(state, command(generation=born)).folder, state.job("job")
         seen = []
         for generation in arriving:
-            orders.keep(job, order(generation))
-            orders.deliver(job, folder)
+            orders.store_newest(job.order, order(generation))
+            orders.deliver(folder)
             seen.append(delivered(folder) or 0)
         late = records.new_run(state, command(generation=born + 10)).folder
-        orders.deliver(job, late)
+        orders.deliver(late)
         assert seen == sorted(seen), "never an older one after a newer one"
         assert delivered(folder) == max((one for one in arriving if one >= born), default=None)
         assert delivered(late) is None
@@ -74,6 +74,6 @@ def test_a_run_sees_the_newest_order_since_its_own_time(arriving: list[int], bor
 def test_a_file_that_a_script_wrote_into_is_replaced(state: StateFolder) -> None:
     folder, job = records.new_run(state, command(generation=1)).folder, state.job("job")
     folder.order.write_text('{"generation": 99')
-    orders.keep(job, order(2))
-    orders.deliver(job, folder)
+    orders.store_newest(job.order, order(2))
+    orders.deliver(folder)
     assert delivered(folder) == 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from worker_agent.runs import reconcile as rules
-from worker_agent.runs.reconcile import Fence, KillRun, Phase, Release, RunState, StartRun, TerminateRun
+from worker_agent.runs.reconcile import Action, ActionKind, Fence, Phase, RunState
 
 JOBS = st.sampled_from(["a", "b"])
 GENERATIONS = st.integers(1, 4)
@@ -98,21 +98,21 @@ class World(RuleBasedStateMachine):
         for action in rules.reconcile(self.runs.values(), self.now_s):
             key = (action.run.job_id, action.run.generation)
             match action:
-                case StartRun():
+                case Action(ActionKind.START):
                     assert key not in self.ever_started, "a generation starts once"
                     assert key not in self.wanted_gone, "never after its stop"
                     assert action.run.joins or not any(job == key[0] for job, _ in self.processes)
                     self.ever_started.add(key)
                     self.processes.add(key)
                     self.runs[key] = replace(self.runs[key], phase=Phase.LIVE)
-                case TerminateRun():
+                case Action(ActionKind.TERMINATE):
                     assert key in self.wanted_gone
                     self.runs[key] = replace(self.runs[key], terminated=True)
-                case KillRun():
+                case Action(ActionKind.KILL):
                     assert key in self.wanted_gone | self.superseded | self.failed, "somebody has to want it"
                     self.runs[key] = replace(self.runs[key], killed=True, phase=Phase.GONE)
                     self.processes.discard(key)
-                case Release():
+                case Action(ActionKind.RELEASE):
                     assert key not in self.processes, "released while a process was alive"
                     del self.runs[key]
 
@@ -135,10 +135,10 @@ TestWorld = World.TestCase
 
 def test_a_stop_asks_first_and_kills_when_the_grace_is_over() -> None:
     run = rules.stopped(_run(), kill=False, grace_s=5.0, now_s=100.0)
-    assert rules.reconcile([run], 100.0) == [TerminateRun(run)]
+    assert rules.reconcile([run], 100.0) == [Action(ActionKind.TERMINATE, run)]
     asked = replace(run, terminated=True)
     assert rules.reconcile([asked], 104.9) == []
-    assert rules.reconcile([asked], 105.0) == [KillRun(asked)]
+    assert rules.reconcile([asked], 105.0) == [Action(ActionKind.KILL, asked)]
     assert rules.reconcile([replace(asked, killed=True)], 200.0) == []
 
 
@@ -151,7 +151,7 @@ def test_of_several_stops_the_earliest_kill_counts() -> None:
 def test_a_gang_is_given_a_moment_to_fail_by_itself() -> None:
     run = rules.after_failure(_run(), 100.0)
     assert rules.reconcile([run], 100.0) == []
-    assert rules.reconcile([run], 100.0 + rules.GANG_GRACE_S) == [KillRun(run)]
+    assert rules.reconcile([run], 100.0 + rules.GANG_GRACE_S) == [Action(ActionKind.KILL, run)]
     stopping = rules.stopped(_run(terminated=True), kill=False, grace_s=60.0, now_s=100.0)
     assert rules.after_failure(stopping, 110.0).kill_at_s == 110.0 + rules.GANG_GRACE_S
 
@@ -159,24 +159,30 @@ def test_a_gang_is_given_a_moment_to_fail_by_itself() -> None:
 def test_a_run_that_is_stopped_before_its_start_never_starts() -> None:
     for phase in (Phase.PREPARING, Phase.READY):
         run = rules.stopped(_run(phase=phase), kill=False, grace_s=60.0, now_s=0.0)
-        assert rules.reconcile([run], 0.0) == [Release(run)]
+        assert rules.reconcile([run], 0.0) == [Action(ActionKind.RELEASE, run)]
 
 
 def test_a_newer_generation_ends_the_older_and_waits_for_it() -> None:
     old, new = _run(generation=1), _run(generation=2, phase=Phase.READY)
-    assert rules.reconcile([new, old], 0.0) == [KillRun(old)]
+    assert rules.reconcile([new, old], 0.0) == [Action(ActionKind.KILL, old)]
     gone = replace(old, phase=Phase.GONE)
-    assert rules.reconcile([new, gone], 0.0) == [Release(gone), StartRun(new)]
+    assert rules.reconcile([new, gone], 0.0) == [
+        Action(ActionKind.RELEASE, gone),
+        Action(ActionKind.START, new),
+    ]
 
 
 def test_a_joining_run_starts_beside_the_older_ones_on_free_slots() -> None:
     old = _run(slots=frozenset({0, 1}), live=True)
     new = _run(generation=3, slots=frozenset({1}), live=True, joins=True, phase=Phase.READY)
     assert rules.reconcile([old, new], 0.0) == []
-    assert rules.reconcile([replace(old, slots=frozenset({0})), new], 0.0) == [StartRun(new)]
+    assert rules.reconcile([replace(old, slots=frozenset({0})), new], 0.0) == [Action(ActionKind.START, new)]
     anew = _run(generation=4, live=True, phase=Phase.READY)
     joined = replace(new, phase=Phase.LIVE)
-    assert rules.reconcile([old, joined, anew], 0.0) == [KillRun(old), KillRun(joined)]
+    assert rules.reconcile([old, joined, anew], 0.0) == [
+        Action(ActionKind.KILL, old),
+        Action(ActionKind.KILL, joined),
+    ]
 
 
 def test_a_rank_that_fails_leaves_a_live_run_to_the_service_until_it_is_stopped() -> None:
@@ -189,7 +195,7 @@ def test_a_rank_that_fails_leaves_a_live_run_to_the_service_until_it_is_stopped(
 def test_a_busy_slot_is_waited_for() -> None:
     first, second = _run(slots=frozenset({0, 1})), _run(job_id="b", slots=frozenset({1}), phase=Phase.READY)
     assert rules.reconcile([first, second], 0.0) == []
-    assert rules.reconcile([second], 0.0) == [StartRun(second)]
+    assert rules.reconcile([second], 0.0) == [Action(ActionKind.START, second)]
 
 
 def test_what_a_fence_refuses() -> None:

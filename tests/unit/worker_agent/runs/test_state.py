@@ -69,7 +69,7 @@ def test_unshipped_logs_are_found_again(state: StateFolder) -> None:
     assert records.unshipped_logs(state) == []
     run.folder.ended.touch()
     [logged] = records.unshipped_logs(state)
-    assert (logged.job_id, logged.generation, logged.ranks) == ("job", 7, (4,))
+    assert (logged.folder.name, logged.ranks) == ("job/7", (4,))
     run.folder.shipped.touch()
     assert records.unshipped_logs(state) == []
 
@@ -164,3 +164,12 @@ def test_halves_of_files_go_when_they_are_old(state: StateFolder) -> None:
     assert all(half.exists() for half in halves)
     records.tidy(state, now_s + records.KEEP_FOLDERS_S + 60)
     assert not any(half.exists() for half in halves)
+
+
+def test_a_bundle_that_is_moved_while_the_agent_tidies(state: StateFolder) -> None:
+    """The name is listed, but `stat` does not find it: a link to nowhere answers like a renamed folder."""
+    job = state.job("job")
+    job.path.mkdir()
+    (job.path / "work-1.partial").symlink_to(job.path / "work")
+    records.tidy(state, 1e9)
+    assert job.path.exists()

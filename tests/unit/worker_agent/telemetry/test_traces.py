@@ -17,14 +17,13 @@ from headway.contract.agents import (
 )
 from headway.tracing import Span, SpanRef, trace_of
 from tests.unit.headway.contract.examples import COMMANDS
-from worker_agent.telemetry.facts import CommandRead, Noted
+from worker_agent.telemetry.facts import CommandRead, EntryQueued
 from worker_agent.telemetry.traces import RunTraces
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-RUN, ORDER, STOP = COMMANDS
-assert isinstance(RUN, RunCommand)
-assert isinstance(ORDER, OrderCommand)
-assert isinstance(STOP, StopCommand)
+RUN = next(one for one in COMMANDS if isinstance(one, RunCommand))
+ORDER = next(one for one in COMMANDS if isinstance(one, OrderCommand))
+STOP = next(one for one in COMMANDS if isinstance(one, StopCommand))
 
 
 class Sent:
@@ -42,11 +41,11 @@ class Sent:
 
     def read(self, command: AnyCommand, traceparent: SpanRef | None) -> None:
         text = None if traceparent is None else str(traceparent)
-        self.traces.hear(CommandRead(command.model_copy(update={"traceparent": text}), 0.0))
+        self.traces.receive(CommandRead(command.model_copy(update={"traceparent": text}), 0.0))
 
     def note(self, kind: Any, **fields: Any) -> None:
         head = {"sequence": 1, "job_id": RUN.job_id, "generation": RUN.generation, "at": AT}
-        self.traces.hear(Noted(kind(**{**head, **fields})))
+        self.traces.receive(EntryQueued(kind(**{**head, **fields})))
 
     def said(self, kind: str, generation: int) -> None:
         self.note(RankMessage, rank=0, message={"type": kind, "generation": generation})

@@ -65,9 +65,9 @@ class Cluster:
         """Let time pass, then hold a round and carry it out."""
         self.now_s += STEP_S
         for place in step.ends:
-            running = [job.id for job in self.jobs.values() if job.state is JobState.RUNNING]
-            if running:
-                self._end(running[place % len(running)])
+            ids = [job.id for job in self.jobs.values() if job.state is JobState.RUNNING]
+            if ids:
+                self._end(ids[place % len(ids)])
         for low, high in step.comes:
             self.number += 1
             name = f"{'abc'[self.number % 3]}-{self.number}"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from headway.contract.agents import NodeState
 from service.domain.rental.fleet import Joined, given_back, joined, launched, not_launched, reconcile
 from service.domain.rental.machines import ENDED, Found, Machine, MachineReason, MachineState
-from tests.unit.service.domain.rental.test_fleet import NOW, machine_of, node_of
+from tests.unit.service.builders import NOW, machine_of
+from tests.unit.service.domain.rental.test_fleet import node_of
 
 
 class Lost(Exception):

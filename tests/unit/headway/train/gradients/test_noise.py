@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -51,7 +51,9 @@ def test_nothing_is_zero_and_taking_begins_anew() -> None:
 # Adam
 
 
-def adam(steps: int, make: type[torch.optim.Optimizer] = torch.optim.Adam) -> Iterator[torch.optim.Optimizer]:
+def adam(
+    steps: int, make: Callable[..., torch.optim.Optimizer] = torch.optim.Adam
+) -> Iterator[torch.optim.Optimizer]:
     parameters = [nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(5))]
     torch.manual_seed(3)
     optimizer = make(parameters, lr=0.01)

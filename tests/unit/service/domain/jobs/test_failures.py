@@ -1,10 +1,9 @@
-"""What exits mean, one by one and together, and how often a job is tried again."""
+"""What exits mean, one by one and together."""
 
 from __future__ import annotations
 
 import itertools
 import signal
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,21 +12,18 @@ from hypothesis import strategies as st
 
 from headway.contract.run_facts import ProgressSource
 from headway.contract.runtime import KILLED_FOR_MEMORY
-from headway.contract.spec import Retry
 from headway.contract.views.jobs import JobProgress, Reason
 from service.domain.jobs.failures import (
     AT_ONCE_S,
     Ending,
     RankExit,
-    decide_retry,
     ending_of,
-    is_loss,
     judge,
     left_unasked,
     was_hung,
     without_progress,
 )
-from tests.unit.service.builders import NOW
+from service.domain.jobs.survival import is_loss
 
 
 def exit_of(rank: int = 0, **fields: Any) -> RankExit:
@@ -230,53 +226,6 @@ def test_the_first_of_several_failed_ranks_is_named() -> None:
     assert "rank 1 " in judge([exit_of(2, **ERROR), exit_of(1, **ERROR), exit_of(0, **DONE)]).message
 
 
-counts = st.integers(0, 1001)
-
-
-@settings(max_examples=30)
-@given(st.sampled_from(Ending), counts, counts, st.integers(0, 1000), st.integers(0, 100))
-def test_retries_keep_to_their_own_budget(
-    ending: Ending, infrastructure: int, user: int, allowed: int, allowed_user: int
-) -> None:
-    decision = decide_retry(
-        ending,
-        Retry(infrastructure=allowed, user_errors=allowed_user),
-        infrastructure_failures=infrastructure,
-        user_errors=user,
-        now=NOW,
-    )
-    expected = {
-        Ending.INFRASTRUCTURE: infrastructure <= allowed,
-        Ending.USER_ERROR: user <= allowed_user,
-    }.get(ending, False)
-    assert decision.again is expected
-    assert timedelta(0) <= decision.not_before - NOW <= timedelta(seconds=120)
-
-
-@pytest.mark.parametrize(
-    ("failures", "wait_s"), [(1, 0), (2, 1), (3, 2), (4, 4), (8, 64), (9, 120), (10, 120), (1000, 120)]
-)
-def test_the_first_retry_is_immediate_and_later_ones_wait_twice_as_long(failures: int, wait_s: int) -> None:
-    decision = decide_retry(
-        Ending.INFRASTRUCTURE,
-        Retry(infrastructure=1000),
-        infrastructure_failures=failures,
-        user_errors=0,
-        now=NOW,
-    )
-    assert decision.not_before - NOW == timedelta(seconds=wait_s)
-
-
-def test_by_default_a_user_error_is_final_and_infrastructure_is_tried_three_times() -> None:
-    def again(ending: Ending, failures: int) -> bool:
-        return decide_retry(
-            ending, Retry(), infrastructure_failures=failures, user_errors=failures, now=NOW
-        ).again
-
-    assert not again(Ending.USER_ERROR, 1)
-    assert [again(Ending.INFRASTRUCTURE, failures) for failures in (1, 2, 3, 4)] == [True, True, True, False]
-
-
 def test_a_program_that_was_killed_behind_a_shell_is_a_loss_like_any_other() -> None:
     behind_shell, bare = exit_of(exit_code=137), exit_of(signal=signal.SIGKILL)
     assert is_loss(behind_shell)
@@ -345,24 +294,3 @@ def test_an_end_without_exits_has_no_output_to_show() -> None:
         without_progress(done, [], JobProgress(), 1.0).message
         == "ended after 1 s without progress, without output"
     )
-
-
-@pytest.mark.parametrize(
-    ("ending", "spent", "budget"),
-    [
-        (Ending.INFRASTRUCTURE, 2, 3),
-        (Ending.USER_ERROR, 5, 1),
-        (Ending.HOPELESS, 1, 0),
-        (Ending.STOPPED, 1, 0),
-        (Ending.DONE, 1, 0),
-    ],
-)
-def test_a_decision_explains_itself_by_its_budget(ending: Ending, spent: int, budget: int) -> None:
-    decision = decide_retry(
-        ending,
-        Retry(infrastructure=3, user_errors=1),
-        infrastructure_failures=2,
-        user_errors=5,
-        now=NOW,
-    )
-    assert (decision.spent, decision.budget, decision.again) == (spent, budget, spent <= budget)

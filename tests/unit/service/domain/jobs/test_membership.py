@@ -183,9 +183,14 @@ def ended(rank: int, **how: Any) -> RankExit:
     return RankExit(rank=rank, **{**fields, **how})
 
 
+def born_of(name: str) -> Born:
+    generation, rank = name[1:].split("r")
+    return int(generation), int(rank)
+
+
 def exits(**by_name: Mapping[str, Any]) -> dict[Born, RankExit]:
     """`g1r0={...}` is how (1, 0) ended."""
-    names = {name: tuple(map(int, name[1:].split("r"))) for name in by_name}
+    names = {name: born_of(name) for name in by_name}
     return {names[name]: ended(names[name][1], **how) for name, how in by_name.items()}
 
 

@@ -124,10 +124,11 @@ BEFORE_TRAINING = JobProgress()
         }),
         (TRAINED, Restored(**FROM, samples=600, from_generation=1), {}),
         (TRAINED, Restored(**FROM, samples=700, from_generation=1), {"samples": 700}),
-        (TRAINED, first_step(600), {}),
-        (TRAINED, first_step(601), {}),
+        (TRAINED, first_step(600), {"begun_generation": 1}),
+        (TRAINED, first_step(601), {"begun_generation": 1}),
         (TRAINED, first_step(64), {
             "samples": 64, "checkpoint_samples": None, "lost_samples": 700, "lost_steps": 15,
+            "begun_generation": 1,
         }),
         (TRAINED, first_step(64, FROM_RANK_1), {}),
         (TRAINED, epoch(0, 1), {"epochs_audited": 1, "epochs_exact": 1}),

@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 from headway.contract.runtime import KILLED_FOR_MEMORY
 from headway.contract.spec import Retry
 from headway.contract.views.jobs import Reason
-from service.domain.jobs.failures import (
-    RankExit,
-    counts_as_failure,
-    decide_survival,
-    growth_backoff_s,
-    how_it_ended,
-    is_loss,
-    killed_by,
-    ran_out_of_memory,
-    reason_of_loss,
-)
+from service.domain.jobs.failures import RankExit, how_it_ended, killed_by, ran_out_of_memory, reason_of_loss
+from service.domain.jobs.survival import counts_as_failure, decide_survival, growth_backoff_s, is_loss
 
 
 def ended(exit_code: int | None = None, signal: int | None = None, *, completed: bool = False) -> RankExit:

@@ -140,8 +140,8 @@ class Tables:
         self.jobs[life.job.id] = life.job
         for effect in life.effects:
             self._carry_out(life.job.id, effect)
-        assert life.traces.held == self.held(life.job.id), "the life knows what it holds"
-        assert life.traces.exits == self.exits[life.job.id]
+        assert life.loaded_footprint.held == self.held(life.job.id), "the life knows what it holds"
+        assert life.loaded_footprint.exits == self.exits[life.job.id]
         return list(life.effects)
 
     def _carry_out(self, job_id: str, effect: Effect) -> None:

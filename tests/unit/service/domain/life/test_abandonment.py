@@ -135,6 +135,6 @@ def test_a_newcomer_that_never_gets_ready_leaves_the_job_training() -> None:
     cluster.tables.pass_time(READY_WITHIN_S)
     cluster.overdue()
     cluster.settle()
-    assert (job_of(cluster).state, life_of(cluster).traces.held) == (JobState.RUNNING, {1: TWO})
+    assert (job_of(cluster).state, life_of(cluster).loaded_footprint.held) == (JobState.RUNNING, {1: TWO})
     assert process_at(cluster, "n0", 0) in cluster.processes
     assert len(cluster.processes) == 2

@@ -55,7 +55,7 @@ def change_to(target: Allocation, **fields: object) -> ChangeInPlace:
 
 
 def without_stores(life: Life) -> Life:
-    return replace(life, footprint=replace(life.traces, stores={}))
+    return replace(life, footprint=replace(life.loaded_footprint, stores={}))
 
 
 # The end of a running generation
@@ -88,7 +88,7 @@ def test_ends_of_former_members_do_not_count() -> None:
 def test_slots_of_several_starts_add_up() -> None:
     cluster = prepared(THREE, {"n0": (0,)})
     cluster.settle()
-    assert set(life_of(cluster).traces.held) == {1, 2}
+    assert set(life_of(cluster).loaded_footprint.held) == {1, 2}
     assert not has_begun_to_end(life_of(cluster))
 
 
@@ -116,7 +116,7 @@ def test_newcomers_are_prepared_while_training_goes_on() -> None:
     ]
     assert set(added.record.stores) == {"n1"}
     assert (added.record.first_node, added.record.device_kind) == ("n0", "cpu")
-    assert added.record.master_port == life.traces.stores["n0", 1]
+    assert added.record.master_port == life.loaded_footprint.stores["n0", 1]
     assert set(runs(life)) == {"n1"}
     assert orders(life) == {}
     assert event_of(life, "prepare").data == {
@@ -286,5 +286,5 @@ def test_a_change_passes_through_the_cluster() -> None:
     cluster.change(JOB, {"n0": (1,), "n1": (0, 1)})
     cluster.settle()
     assert history(cluster)[-3:] == ["prepare", "order", "switch"]
-    assert life_of(cluster).traces.held == {2: {"n0": (1,), "n1": (0, 1)}}
+    assert life_of(cluster).loaded_footprint.held == {2: {"n0": (1,), "n1": (0, 1)}}
     assert (job_of(cluster).live, job_of(cluster).attempt) == (True, 1)

@@ -38,7 +38,7 @@ FIRST_PORT = 20_000
 
 
 def with_ports(life: Life, used: dict[str, list[int]]) -> Life:
-    return replace(life, footprint=replace(life.traces, ports_in_use=used))
+    return replace(life, footprint=replace(life.loaded_footprint, ports_in_use=used))
 
 
 def test_a_port_that_is_taken_is_passed_over() -> None:
@@ -70,11 +70,11 @@ def test_each_node_starts_its_ranks_and_meets_at_the_first() -> None:
         (0, 2, 3),
         (1, 2, 3),
     ]
-    port = life_of(cluster).traces.stores["n0", 1]
+    port = life_of(cluster).loaded_footprint.stores["n0", 1]
     assert {(one.master_addr, one.master_port, one.hosts_store) for one in (first, second)} == {
         ("n0.example", port, True)
     }
-    assert second.store_port == life_of(cluster).traces.stores["n1", 1]
+    assert second.store_port == life_of(cluster).loaded_footprint.stores["n1", 1]
     assert (first.generation, first.attempt, first.restart_count) == (1, 1, 0)
     assert (first.live, first.joins) == (True, False)
     assert first.checkpoint_uri == "file:///checkpoints/a"
@@ -97,7 +97,10 @@ def test_newcomers_are_told_that_they_join() -> None:
     assert (command.node_rank, command.node_count) == (1, 2)
     assert command.master_addr == "n0.example", "the store of a member that runs"
     assert command.restart_count == 0, "a newcomer is no restart"
-    assert (command.hosts_store, command.store_port) == (True, life_of(cluster).traces.stores["n1", 2])
+    assert (command.hosts_store, command.store_port) == (
+        True,
+        life_of(cluster).loaded_footprint.stores["n1", 2],
+    )
 
 
 @pytest.mark.parametrize(

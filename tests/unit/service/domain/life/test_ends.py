@@ -55,7 +55,7 @@ def gone(cluster: Cluster, *exits: RankExit, more: dict[Born, RankExit] | None =
     life = life_of(cluster)
     ends = {(1, rank): exit_ for rank, exit_ in enumerate(exits)}
     life = with_exits(life, {**ends, **(more or {})})
-    for generation in [one for one in life.traces.held if one <= life.job.newest_generation]:
+    for generation in [one for one in life.loaded_footprint.held if one <= life.job.newest_generation]:
         life = life.released(generation)
     return life.settled()
 
@@ -89,20 +89,20 @@ def vacated(cluster: Cluster, **fields: object) -> Cluster:
 def test_a_release_carries_over_what_the_target_contains() -> None:
     cluster = vacated(training(THREE, "restart"), target={"n0": (1,), "n2": (0,)})
     life = release_node(life_of(cluster), 1, "n0")
-    assert life.traces.held == {1: {"n1": (0,)}, 2: {"n0": (1,)}}
+    assert life.loaded_footprint.held == {1: {"n1": (0,)}, 2: {"n0": (1,)}}
     assert [type(one) for one in life.effects] == [ReleaseSlots, CallRound]
-    assert release_node(life, 1, "n1").traces.held == {2: {"n0": (1,)}}
+    assert release_node(life, 1, "n1").loaded_footprint.held == {2: {"n0": (1,)}}
 
 
 def test_only_slots_of_the_running_generation_are_carried_over() -> None:
     cluster = prepared({"n0": (0, 1)}, {"n0": (0,)})
     vacated(cluster, target={"n0": (1,)})
-    assert release_node(life_of(cluster), 2, "n0").traces.held == {1: {"n0": (0,)}}
+    assert release_node(life_of(cluster), 2, "n0").loaded_footprint.held == {1: {"n0": (0,)}}
 
 
 def test_single_slots_are_released_one_by_one() -> None:
     life = release_node(life_of(training()), 1, "n0", slots=[0])
-    assert life.traces.held == {1: {"n0": (1,)}}
+    assert life.loaded_footprint.held == {1: {"n0": (1,)}}
 
 
 def test_a_release_that_is_reported_again_changes_nothing() -> None:
@@ -137,7 +137,7 @@ def test_a_job_that_finished_during_its_stop_succeeds() -> None:
             cluster.tables.grant(JOB, target)
         life = after_end(cluster, DONE, DONE)
         assert (life.job.state, life.job.target) == (JobState.SUCCEEDED, None)
-        assert life.traces.held == {}
+        assert life.loaded_footprint.held == {}
         assert freed(life) == ([2] if target else [])
         assert runs(life) == {}
 
@@ -200,7 +200,7 @@ def test_a_job_that_moves_starts_on_its_target() -> None:
     life = go_on(life.settled(), Aftermath())
     assert (life.job.state, life.job.reason) == (JobState.STARTING, Reason.BETTER_ALLOCATION)
     assert (life.job.generation, life.job.allocation, life.job.target) == (2, target, None)
-    assert life.traces.held == {2: target}
+    assert life.loaded_footprint.held == {2: target}
     assert (ended(life), freed(life), set(runs(life))) == ([1], [], {"n0", "n1"})
     assert life.job.preemptions == 0
 
@@ -211,7 +211,7 @@ def test_a_pause_ends_a_stop_and_frees_the_target() -> None:
     life = after_end(cluster, STOPPED, STOPPED)
     assert (life.job.state, life.job.reason) == (JobState.PAUSED, Reason.USER_REQUEST)
     assert (life.job.pause_requested, life.job.target, life.job.preemptions) == (False, None, 0)
-    assert (life.traces.held, freed(life)) == ({}, [2])
+    assert (life.loaded_footprint.held, freed(life)) == ({}, [2])
 
 
 def test_a_pause_for_the_budget_keeps_its_reason() -> None:
@@ -366,7 +366,7 @@ def test_a_job_that_retries_holds_nothing() -> None:
     cluster = failing(training(TWO, "restart"))
     cluster.tables.grant(JOB, {"n1": (0,)})
     life = after_end(cluster, exit_of(signal=9), STOPPED)
-    assert (life.job.state, life.job.allocation, life.traces.held) == (JobState.RECOVERING, {}, {})
+    assert (life.job.state, life.job.allocation, life.loaded_footprint.held) == (JobState.RECOVERING, {}, {})
     assert freed(life) == [2]
 
 

@@ -62,26 +62,26 @@ def test_releasable_names_only_held_slots(
 
 def test_releasing_a_node_leaves_the_rest_of_its_start_and_its_stores() -> None:
     life = holding().released(1, "n0")
-    assert life.traces.held == {1: {"n1": (0,)}, 2: {"n1": (1,)}}
-    assert set(life.traces.stores) == {("n0", 1), ("n1", 1), ("n1", 2)}
+    assert life.loaded_footprint.held == {1: {"n1": (0,)}, 2: {"n1": (1,)}}
+    assert set(life.loaded_footprint.stores) == {("n0", 1), ("n1", 1), ("n1", 2)}
     assert life.effects == (ReleaseSlots(generation=1, node_id="n0", next_generation=3),)
 
 
 def test_stores_of_a_start_go_with_its_last_slot() -> None:
     life = holding().released(1)
-    assert life.traces.held == {2: {"n1": (1,)}}
-    assert set(life.traces.stores) == {("n1", 2)}
+    assert life.loaded_footprint.held == {2: {"n1": (1,)}}
+    assert set(life.loaded_footprint.stores) == {("n1", 2)}
     assert life.effects == (ReleaseSlots(generation=1, node_id=None, next_generation=3),)
 
 
 def test_releasing_single_slots_keeps_the_others_of_the_node() -> None:
     life = holding().released(1, "n0", slots=[1])
-    assert life.traces.held == {1: {"n0": (0,), "n1": (0,)}, 2: {"n1": (1,)}}
+    assert life.loaded_footprint.held == {1: {"n0": (0,), "n1": (0,)}, 2: {"n1": (1,)}}
 
 
 def test_slots_that_are_carried_over_pass_to_the_next_start() -> None:
     life = holding().released(1, "n0", carry_over={"n0": (1,), "n1": (0,)})
-    assert life.traces.held == {1: {"n1": (0,)}, 2: {"n1": (1,)}, 3: {"n0": (1,)}}
+    assert life.loaded_footprint.held == {1: {"n1": (0,)}, 2: {"n1": (1,)}, 3: {"n0": (1,)}}
     (effect,) = life.effects
     assert isinstance(effect, ReleaseSlots)
     assert effect.carry_over == {"n0": (1,), "n1": (0,)}
@@ -98,21 +98,21 @@ def test_releasing_nothing_changes_nothing() -> None:
 def test_a_grant_joins_what_the_next_start_has() -> None:
     life = holding().released(1, "n0", carry_over={"n0": (1,)}).settled()
     life = life.with_grant({"n0": (0,), "n2": (0, 1)})
-    assert life.traces.held[3] == {"n0": (0, 1), "n2": (0, 1)}
+    assert life.loaded_footprint.held[3] == {"n0": (0, 1), "n2": (0, 1)}
     assert life.effects == ()
 
 
 def test_an_empty_grant_adds_no_generation() -> None:
-    assert set(holding().with_grant({}).traces.held) == {1, 2}
+    assert set(holding().with_grant({}).loaded_footprint.held) == {1, 2}
 
 
 def test_only_the_first_end_of_a_process_counts() -> None:
     first = exit_of(3, exit_code=0)
     life = holding().with_exit(1, first)
-    assert life.traces.exits == {(1, 3): first}
+    assert life.loaded_footprint.exits == {(1, 3): first}
     assert life.effects == (StoreExit(1, first),)
     assert life.with_exit(1, exit_of(3, signal=9)) is life
-    assert life.with_exit(2, exit_of(3, signal=9)).traces.exits[2, 3].signal == 9
+    assert life.with_exit(2, exit_of(3, signal=9)).loaded_footprint.exits[2, 3].signal == 9
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_an_allocation_adds_its_stores() -> None:
     life = life_of(training())
     record = replace(life.generations[1], generation=2, stores={"n1": 20_009})
     after = life.with_allocation(record)
-    assert after.traces.stores == {**life.traces.stores, ("n1", 2): 20_009}
+    assert after.loaded_footprint.stores == {**life.loaded_footprint.stores, ("n1", 2): 20_009}
     assert set(after.generations) == {1, 2}
     assert after.effects == (AddAllocation(record),)
     assert after.without_allocation(1).effects[1:] == (EndAllocation(1),)
@@ -181,4 +181,4 @@ def test_a_crew_before_the_first_start_is_empty() -> None:
 def test_a_footprint_must_have_been_loaded() -> None:
     life = life_of(training(TWO))
     with pytest.raises(AssertionError):
-        _ = replace(life, footprint=None).traces
+        _ = replace(life, footprint=None).loaded_footprint

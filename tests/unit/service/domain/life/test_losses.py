@@ -212,7 +212,7 @@ def test_a_stranger_cannot_end() -> None:
 def test_a_start_that_fails_counts_as_the_end_of_its_first_rank(code: int, *, retryable: bool) -> None:
     life = life_of(starting(THREE))
     entry = StartFailed(**ENTRY, generation=1, message="no such image", retryable=retryable)
-    after = start_failed(life, life.traces.hosts["n1"], entry)
+    after = start_failed(life, life.loaded_footprint.hosts["n1"], entry)
     assert (after.job.state, after.job.reason) == (JobState.RECOVERING, Reason.START_FAILED)
     (stored,) = effects_of(after, StoreExit)
     assert (stored.generation, stored.exit.rank, stored.exit.exit_code) == (1, 2, code)
@@ -224,7 +224,7 @@ def test_a_start_that_fails_counts_as_the_end_of_its_first_rank(code: int, *, re
 def test_newcomers_that_cannot_start_end_the_change() -> None:
     life = life_of(prepared())
     entry = StartFailed(**ENTRY, generation=2, message="no such image", retryable=True)
-    after = start_failed(life, life.traces.hosts["n1"], entry)
+    after = start_failed(life, life.loaded_footprint.hosts["n1"], entry)
     assert (after.job.state, after.job.reason) == (JobState.RUNNING, Reason.START_FAILED)
     assert after.job.growth_failures == 1
 
@@ -233,7 +233,7 @@ def test_newcomers_that_cannot_start_end_the_change() -> None:
 def test_a_failed_start_of_others_is_ignored(node: str, generation: int) -> None:
     life = life_of(starting())
     entry = StartFailed(**ENTRY, generation=generation, message="no such image", retryable=True)
-    assert start_failed(life, life.traces.hosts[node], entry) is life
+    assert start_failed(life, life.loaded_footprint.hosts[node], entry) is life
 
 
 # Nodes that are lost
@@ -250,7 +250,7 @@ def test_the_members_on_a_lost_node_are_lost() -> None:
     assert set(orders(life)) == {"n0"}
     (stored,) = effects_of(life, StoreExit)
     assert (stored.exit.rank, stored.exit.exit_code, stored.exit.signal) == (2, None, None)
-    assert life.traces.held == {1: TWO}
+    assert life.loaded_footprint.held == {1: TWO}
     assert freed(life) == [1]
 
 
@@ -264,7 +264,7 @@ def test_a_node_with_ranks_that_have_finished_costs_nothing() -> None:
     life = with_exits(life_of(training(THREE)), {(1, 2): DONE})
     after = node_ended(life, "n1", "node n1 has not reported")
     assert (after.job.state, kinds(after)) == (JobState.RUNNING, [])
-    assert after.traces.exits == life.traces.exits
+    assert after.loaded_footprint.exits == life.loaded_footprint.exits
     assert freed(after) == [1]
 
 
@@ -277,7 +277,7 @@ def test_a_node_with_newcomers_only_ends_the_change_without_blame() -> None:
     life = after_node(prepared(), "n1")
     assert (life.job.state, life.job.reason) == (JobState.RUNNING, Reason.NODE_LOST)
     assert (life.job.switch, life.job.growth_failures) == (None, 0)
-    assert (life.traces.held, freed(life)) == ({1: TWO}, [2])
+    assert (life.loaded_footprint.held, freed(life)) == ({1: TWO}, [2])
 
 
 def test_a_node_with_newcomers_and_members_is_a_loss() -> None:
@@ -296,7 +296,7 @@ def test_a_node_from_which_the_ranks_left_costs_nothing() -> None:
     assert after_node(cluster, "n1").job.state is JobState.RECOVERING
     leaving(cluster, (1, 2))
     life = after_node(cluster, "n1")
-    assert (life.job.state, life.traces.held) == (JobState.RESIZING, {1: TWO})
+    assert (life.job.state, life.loaded_footprint.held) == (JobState.RESIZING, {1: TWO})
     assert kinds(life) == []
 
 
@@ -306,7 +306,7 @@ def test_a_job_cannot_move_to_a_lost_node() -> None:
     cluster.change(JOB, THREE)
     life = after_node(cluster, "n1")
     assert (life.job.state, life.job.reason, life.job.target) == (JobState.RECOVERING, Reason.NODE_LOST, None)
-    assert life.traces.held == {1: TWO, 2: {"n1": (0,)}}
+    assert life.loaded_footprint.held == {1: TWO, 2: {"n1": (0,)}}
     cluster.lose("n1")
     cluster.settle()
     assert (job_of(cluster).state, cluster.tables.grants) == (JobState.RECOVERING, {})
@@ -316,7 +316,7 @@ def test_a_lost_node_of_a_job_that_is_cancelled_frees_its_slots() -> None:
     cluster = training(THREE)
     alter(cluster, state=JobState.CANCELLING)
     life = after_node(cluster, "n1")
-    assert (life.job.state, life.traces.held, kinds(life)) == (JobState.CANCELLING, {1: TWO}, [])
+    assert (life.job.state, life.loaded_footprint.held, kinds(life)) == (JobState.CANCELLING, {1: TWO}, [])
 
 
 # Hung ranks
@@ -324,7 +324,7 @@ def test_a_lost_node_of_a_job_that_is_cancelled_frees_its_slots() -> None:
 
 def hung(life: Life, node: str = "n0", generation: int = 1, **fields: object) -> Life:
     entry = RanksHung(**{**ENTRY, "generation": generation, "silent_s": 700.0, "usual_s": 2.0, **fields})
-    return ranks_hung(life, life.traces.hosts[node], entry)
+    return ranks_hung(life, life.loaded_footprint.hosts[node], entry)
 
 
 def test_a_job_whose_ranks_hang_restarts_with_their_stacks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -171,7 +172,7 @@ def test_a_job_says_what_its_stop_saves() -> None:
 
 
 @pytest.mark.parametrize("scene", [vacated, recovering])
-def test_a_job_that_stops_already_pauses_then(scene: object) -> None:
+def test_a_job_that_stops_already_pauses_then(scene: Callable[[], Cluster]) -> None:
     cluster = scene()
     before = job_of(cluster)
     life = pause(life_of(cluster))

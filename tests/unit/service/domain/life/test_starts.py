@@ -103,7 +103,7 @@ def test_stores_of_two_jobs_get_different_ports() -> None:
     life = life_of(waiting("restart"))
     fresh = start_generation(life, {"n0": (1,)}, reason=Reason.ALLOCATED, message="room")
     assert fresh.generations[1].master_port == taken
-    crowded = replace(life, footprint=replace(life.traces, ports_in_use={"n0": {taken}}))
+    crowded = replace(life, footprint=replace(life.loaded_footprint, ports_in_use={"n0": {taken}}))
     beside = start_generation(crowded, {"n0": (1,)}, reason=Reason.ALLOCATED, message="room")
     assert beside.generations[1].master_port == taken + 1
     assert runs(beside)["n0"].store_port == taken + 1
@@ -157,14 +157,16 @@ def test_a_job_can_be_vacated_while_it_starts() -> None:
 def test_slots_of_a_moving_job_are_never_free() -> None:
     cluster = training({"n0": (0, 1)}, "restart")
     cluster.change(JOB, {"n0": (0,), "n1": (0,)})
-    assert life_of(cluster).traces.held == {1: {"n0": (0, 1)}, 2: {"n1": (0,)}}
+    assert life_of(cluster).loaded_footprint.held == {1: {"n0": (0, 1)}, 2: {"n1": (0,)}}
     cluster.take_command("n0")
     for _ in range(2):
         cluster.take_report("n0")
-    assert life_of(cluster).traces.held == {1: {"n0": (0, 1)}, 2: {"n1": (0,)}}, "two ranks have ended"
+    assert life_of(cluster).loaded_footprint.held == {1: {"n0": (0, 1)}, 2: {"n1": (0,)}}, (
+        "two ranks have ended"
+    )
     deliver(cluster, "n0")
     assert job_of(cluster).state is JobState.STARTING
-    assert life_of(cluster).traces.held == {2: {"n0": (0,), "n1": (0,)}}
+    assert life_of(cluster).loaded_footprint.held == {2: {"n0": (0,), "n1": (0,)}}
     assert ("n0", 1) not in cluster.tables.grants, "what the target does not contain is free"
     cluster.settle()
     assert (job_of(cluster).state, job_of(cluster).attempt) == (JobState.RUNNING, 2)

@@ -63,7 +63,7 @@ def test_the_other_members_go_on_without_the_lost_one() -> None:
         (1, 1, 2),
     ]
     assert record.first_node == "n0"
-    assert record.master_port == life.traces.stores["n0", 1]
+    assert record.master_port == life.loaded_footprint.stores["n0", 1]
     assert set(orders(life)) == {"n0", "n1"}
     assert all(order.lost for order in orders(life).values())
     assert event_of(life, "lose").data == {"from": 3, "survivors": 2, "generation": 2, "counted": False}
@@ -120,7 +120,7 @@ def test_a_script_that_follows_no_orders_stops() -> None:
 def test_without_a_store_the_job_stops() -> None:
     cluster = training(THREE)
     life = with_exits(life_of(cluster), {(1, 2): exit_of(2, signal=9)})
-    life = replace(life, footprint=replace(life.traces, stores={}))
+    life = replace(life, footprint=replace(life.loaded_footprint, stores={}))
     life = survive_loss(life, reason=Reason.RANK_LOST, message="a rank was killed")
     assert (life.job.state, life.job.switch, orders(life)) == (JobState.RECOVERING, None, {})
 
@@ -189,7 +189,7 @@ def test_a_killed_rank_costs_its_slot_only(slot: int) -> None:
     cluster.settle()
     rest: Allocation = {"n0": (1 - slot,), "n1": (0,)}
     assert (job_of(cluster).state, job_of(cluster).allocation) == (JobState.RUNNING, rest)
-    assert life_of(cluster).traces.held == {1: rest}
+    assert life_of(cluster).loaded_footprint.held == {1: rest}
     assert history(cluster)[-2:] == ["lose", "switch"]
 
 

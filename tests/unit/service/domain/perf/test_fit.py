@@ -237,6 +237,23 @@ def test_across_nodes_is_hoped_to_be_as_within_one() -> None:
     assert (model.alpha_n < 1.2 * model.alpha_r).all()
 
 
+@pytest.mark.parametrize("across", [120.0, 100.0, 80.0, 30.0])
+def test_a_slow_network_is_found_without_measured_synchronisation(across: float) -> None:
+    """Two slots make 190 samples a second on one node, and fewer on two nodes."""
+    rates = np.array([100.0, 190.0, across])
+    some = Observations(
+        owner=np.zeros(3, int),
+        slots=np.array([1.0, 2, 2]),
+        nodes=np.array([1.0, 1, 2]),
+        local_batch=np.array([64.0, 32, 32]),
+        accumulation=np.zeros(3),
+        step_s=64 / rates,
+        sync_s=np.full(3, np.nan),
+        count=np.full(3, 500.0),
+    )
+    assert 64 / predicted(fit(some, 1), some) == pytest.approx(rates, rel=0.02)
+
+
 def test_the_class_fills_in_what_was_never_tried() -> None:
     """Similar jobs, twice as fast, have shown their scaling."""
     truth = jobs(10)

@@ -13,11 +13,12 @@ from service.domain.allocation.knapsack.problem import Row
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.policies.budget import BudgetPolicy
 from service.domain.policies.elastic_dp import ElasticDp
+from service.domain.policies.framework.policy import Policy
 from service.domain.policies.idle_fill import IdleFill
 from service.domain.policies.ones import Ones
 from tests.unit.service.domain.policies.rounds import a_round, brute_force, is_feasible, random_round
 
-POLICIES = [BudgetPolicy(usd_per_h=3.0), ElasticDp(), IdleFill(), Ones(), Ones(limit_sizes=0.0)]
+POLICIES: list[Policy] = [BudgetPolicy(usd_per_h=3.0), ElasticDp(), IdleFill(), Ones(), Ones(limit_sizes=0.0)]
 odd = st.sampled_from([np.nan, np.inf, -np.inf, -1.0, 0.0, 1e-300, 1e300, 1.0, 2.0, 50.0])
 
 

@@ -15,7 +15,8 @@ from headway.contract.values.markets import Market
 from service.domain.rental.ledger import Lease, to_us
 from service.domain.rental.machines import Machine, billed_s, paid_until
 from service.domain.rental.paid import Host, lease_of_machine, leases_of_host
-from tests.unit.service.domain.rental.test_fleet import NOW, running
+from tests.unit.service.builders import NOW
+from tests.unit.service.domain.rental.test_fleet import running
 
 S = 1_000_000
 BEGAN_US = to_us(NOW)

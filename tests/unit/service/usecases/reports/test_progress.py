@@ -69,8 +69,11 @@ def changed(rank: int) -> BatchChanged:
     ("message", "changes"),
     [
         (Hello(**HEAD), {"source": "library"}),
-        (FirstStep(**HEAD, samples=107), {}),
-        (FirstStep(**HEAD, samples=7), {"samples": 7, "checkpoint_samples": None, "lost_samples": 100}),
+        (FirstStep(**HEAD, samples=107), {"begun_generation": 1}),
+        (
+            FirstStep(**HEAD, samples=7),
+            {"samples": 7, "checkpoint_samples": None, "lost_samples": 100, "begun_generation": 1},
+        ),
         (FirstStep(**{**HEAD, "rank": 1}, samples=7), {}),
         (
             progress(),

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from headway.cli.context import Cli
 from headway.cli.main import app
 from headway.cli.render import decisions as render
+from headway.cli.render.jobs import usd
 from headway.contract.values.markets import Market
 from headway.contract.views.decisions import (
     ClusterView,
@@ -166,7 +167,7 @@ def test_the_explanation_lists_the_sizes():
     assert ["4", "cpu", "1", "-", "3.20", "predicted", "0.500", "chosen"] in rows(shown)
     assert "-  NO" not in text(render.explain_page(explained(options=[option(utility=None)]), NOW))
     undecided = explained(decided_at=None, options=[])
-    assert "No round has looked at this job yet" in text(render.explain_page(undecided, NOW))
+    assert "No round has decided about this job yet" in text(render.explain_page(undecided, NOW))
 
 
 def test_the_explanation_says_what_more_would_be_worth():
@@ -254,7 +255,7 @@ def test_a_plan_names_the_smallest_the_knee_and_the_fastest():
     [(None, "-"), (0.0, "$0.00"), (0.00123, "$0.0012"), (0.0153, "$0.015"), (1234.567, "$1,234.57")],
 )
 def test_dollars(amount: float | None, said: str):
-    assert render.usd(amount) == said
+    assert usd(amount) == said
 
 
 def test_a_round_shows_bound_prices_times_and_changes():

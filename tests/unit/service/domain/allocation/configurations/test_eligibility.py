@@ -28,8 +28,9 @@ from service.domain.allocation.configurations.eligibility import (
 )
 from service.domain.cluster.pools import Pool
 from service.domain.cluster.snapshot import Measurement, Node, SlotKey
-from service.domain.jobs.failures import LONGEST_BACKOFF_S, LONGEST_GROWTH_BACKOFF_S
 from service.domain.jobs.job import class_of
+from service.domain.jobs.retries import LONGEST_BACKOFF_S
+from service.domain.jobs.survival import LONGEST_GROWTH_BACKOFF_S
 from tests.unit.service.builders import LIVE_STATES, NOW, job_of, node_of, snapshot_of, spec_of
 
 

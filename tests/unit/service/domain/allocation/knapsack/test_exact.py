@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -78,7 +80,7 @@ def test_it_ends_at_once_when_time_is_up_or_the_gap_is_small_enough() -> None:
     prices = prices_of(core)
     for enough, expired in ((0.0, True), (1e9, False)):
         choice, bound = finish_of(core, prices).run(
-            nothing(core), enough=enough, expired=lambda expired=expired: expired
+            nothing(core), enough=enough, expired=partial(bool, expired)
         )
         assert (choice == NOTHING).all()
         assert bound >= best_gain(core)

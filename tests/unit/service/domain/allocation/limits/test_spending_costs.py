@@ -133,7 +133,9 @@ def spent(samples: int, total: int | None, *, measured: bool = True) -> float:
     )
     speeds = (Measurement("cpu", 1, 100.0, 500, global_batch=64),) if measured else ()
     held = {"j": [("n", 0)]}
-    return float(build_round(snapshot_of([node_of("n")], [one], held, {"j": speeds})).prospects.remaining[0])
+    return float(
+        build_round(snapshot_of([node_of("n")], [one], held, {"j": speeds})).estimates.prospects.remaining[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,11 +160,18 @@ def test_prospects_scale_with_the_share_after_interruptions() -> None:
     round_ = build_round(snapshot_of([node_of("n")], [one], {"j": [("n", 0)]}, shown))
     share = np.array([[0.5, 0.25]])
     whole, part = (
-        prospects_of([one], round_.given.current, round_.learned, round_.table, share=factor, start_s=[7.0])
+        prospects_of(
+            [one],
+            round_.given.current,
+            round_.estimates.learned,
+            round_.estimates.table,
+            share=factor,
+            start_s=[7.0],
+        )
         for factor in (None, share)
     )
     for name in ("goodput", "low", "high"):
         assert getattr(part, name) == pytest.approx(getattr(whole, name) * share)
-        assert getattr(whole, name) is getattr(round_.table, name)
+        assert getattr(whole, name) is getattr(round_.estimates.table, name)
     assert (whole.goodput > 0).all()
     assert part.start_s.tolist() == [7.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import pytest
@@ -68,7 +69,7 @@ def test_each_job_that_gives_way_is_needed_for_it(waits: Mapping[str, set[str]])
 
 @given(graphs, st.randoms(use_true_random=False))
 @settings(max_examples=25)
-def test_the_order_of_the_input_does_not_matter(waits: dict[str, set[str]], rng: object) -> None:
+def test_the_order_of_the_input_does_not_matter(waits: dict[str, set[str]], rng: random.Random) -> None:
     order = sorted(waits)
     shuffled = list(waits.items())
     rng.shuffle(shuffled)

@@ -15,7 +15,7 @@ ON_THE_WAY: Final = 0.1
 """Shares of a job's work at which its forecast is kept: `AT_SUBMIT` and `ON_THE_WAY`."""
 
 
-def due_mark(progress: JobProgress, *, starts: bool) -> float | None:
+def reached_milestone(progress: JobProgress, *, starts: bool) -> float | None:
     """Return the share of work whose forecast is due to be kept now, or None. `starts`: the job starts for
     the first time.
     """

@@ -16,7 +16,7 @@ from service.domain.allocation.inputs.round import Round
 from service.domain.contention.costs import change_s
 from service.domain.jobs.job import Job, class_of
 from service.domain.perf.forecast import forecast
-from service.domain.perf.marks import due_mark, scored
+from service.domain.perf.milestones import reached_milestone, scored
 from service.usecases.jobs.forecasts import left_of
 from service.usecases.jobs.search import is_visiting
 from service.usecases.ports.transactions import Transaction
@@ -40,7 +40,7 @@ def due_milestone(decision: Decision, job: Job, at: tuple[int, int] | None) -> f
     goes_on = job.state is JobState.RUNNING and decision.action is not Action.VACATE
     if at is None or not (starts or goes_on) or is_visiting(job):
         return None
-    return due_mark(job.progress, starts=starts)
+    return reached_milestone(job.progress, starts=starts)
 
 
 async def keep_forecast(

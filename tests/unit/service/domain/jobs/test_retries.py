@@ -1,27 +1,30 @@
-"""What is forgiven to a job that got on, what is poison, and when ranks count as hung."""
+"""Retries: their budgets and backoff, failures that no longer count, jobs that must not be retried."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headway.contract.spec import Retry
 from headway.contract.views.jobs import Reason
+from service.domain.jobs.failures import Ending
 from service.domain.jobs.retries import (
     ALIKE_FAILURES,
     FORGIVEN_RAN_S,
     KEPT_FAILURES,
     TAKEN_DOWN_WITHIN_S,
     Failure,
-    HungLimits,
+    decide_retry,
     gist,
     has_progressed,
-    hung_limits,
     poison,
     with_failure,
 )
+from tests.unit.service.builders import NOW
 
 
 def failure(reason: Reason = Reason.RANK_LOST, **fields: Any) -> Failure:
@@ -145,18 +148,6 @@ def test_any_message_has_a_short_gist(text: str) -> None:
     assert len(gist(text)) <= 200
 
 
-def test_limits_for_ranks_that_hang() -> None:
-    assert hung_limits("never") is None
-    auto = hung_limits("auto")
-    assert auto is not None
-    assert auto.when_still
-    assert auto.after_s == 600
-    told = hung_limits(30.0)
-    assert told is not None
-    assert (told.after_s, told.when_still) == (30.0, False)
-    assert told.factor > 1, "a slow step is not a hung one"
-
-
 @pytest.mark.parametrize(
     ("message", "said"),
     [
@@ -239,11 +230,69 @@ def test_one_failure_of_another_kind_in_the_row_is_enough_for_a_retry(
     assert poison([failure(Reason.USER_ERROR), *alike]) is not None
 
 
-@pytest.mark.parametrize(
-    ("hung_after", "after_s", "factor", "when_still"),
-    [("auto", 600.0, 50.0, True), (30.0, 30.0, 5.0, False), (3600.0, 3600.0, 5.0, False)],
-)
-def test_the_limits_of_each_setting(
-    hung_after: Any, after_s: float, factor: float, *, when_still: bool
+counts = st.integers(0, 1001)
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(Ending), counts, counts, st.integers(0, 1000), st.integers(0, 100))
+def test_retries_keep_to_their_own_budget(
+    ending: Ending, infrastructure: int, user: int, allowed: int, allowed_user: int
 ) -> None:
-    assert hung_limits(hung_after) == HungLimits(after_s, factor, when_still=when_still)
+    decision = decide_retry(
+        ending,
+        Retry(infrastructure=allowed, user_errors=allowed_user),
+        infrastructure_failures=infrastructure,
+        user_errors=user,
+        now=NOW,
+    )
+    expected = {
+        Ending.INFRASTRUCTURE: infrastructure <= allowed,
+        Ending.USER_ERROR: user <= allowed_user,
+    }.get(ending, False)
+    assert decision.again is expected
+    assert timedelta(0) <= decision.not_before - NOW <= timedelta(seconds=120)
+
+
+@pytest.mark.parametrize(
+    ("failures", "wait_s"), [(1, 0), (2, 1), (3, 2), (4, 4), (8, 64), (9, 120), (10, 120), (1000, 120)]
+)
+def test_the_first_retry_is_immediate_and_later_ones_wait_twice_as_long(failures: int, wait_s: int) -> None:
+    decision = decide_retry(
+        Ending.INFRASTRUCTURE,
+        Retry(infrastructure=1000),
+        infrastructure_failures=failures,
+        user_errors=0,
+        now=NOW,
+    )
+    assert decision.not_before - NOW == timedelta(seconds=wait_s)
+
+
+def test_by_default_a_user_error_is_final_and_infrastructure_is_tried_three_times() -> None:
+    def again(ending: Ending, failures: int) -> bool:
+        return decide_retry(
+            ending, Retry(), infrastructure_failures=failures, user_errors=failures, now=NOW
+        ).again
+
+    assert not again(Ending.USER_ERROR, 1)
+    assert [again(Ending.INFRASTRUCTURE, failures) for failures in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("ending", "spent", "budget"),
+    [
+        (Ending.INFRASTRUCTURE, 2, 3),
+        (Ending.USER_ERROR, 5, 1),
+        (Ending.HOPELESS, 1, 0),
+        (Ending.STOPPED, 1, 0),
+        (Ending.DONE, 1, 0),
+    ],
+)
+def test_a_decision_explains_itself_by_its_budget(ending: Ending, spent: int, budget: int) -> None:
+    decision = decide_retry(
+        ending,
+        Retry(infrastructure=3, user_errors=1),
+        infrastructure_failures=2,
+        user_errors=5,
+        now=NOW,
+    )
+    assert (decision.spent, decision.budget, decision.again) == (spent, budget, spent <= budget)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headway.contract.views.forecasts import KeptForecast
 from headway.contract.views.jobs import JobProgress
-from service.domain.perf.marks import AT_SUBMIT, ON_THE_WAY, due_mark, scored, verdict
+from service.domain.perf.milestones import AT_SUBMIT, ON_THE_WAY, reached_milestone, scored, verdict
 from tests.unit.service.builders import NOW, wild_floats
 
 
@@ -46,7 +46,7 @@ def test_a_mark_is_due_once(
     samples: int, total: int | None, starts: bool, before: tuple[float, ...], due: float | None
 ) -> None:
     progress = JobProgress(samples=samples, total_samples=total, forecasts=[kept(share) for share in before])
-    assert due_mark(progress, starts=starts) == due
+    assert reached_milestone(progress, starts=starts) == due
 
 
 def test_time_and_cost_are_held_against_what_happened() -> None:
@@ -88,14 +88,14 @@ def test_whatever_is_measured_nothing_is_raised(seconds: float, slot_s: dict[str
 def test_the_second_forecast_is_kept_between_a_tenth_and_the_end(
     samples: int, total: int, due: float | None
 ) -> None:
-    assert due_mark(JobProgress(samples=samples, total_samples=total), starts=False) == due
+    assert reached_milestone(JobProgress(samples=samples, total_samples=total), starts=False) == due
 
 
 def test_a_start_keeps_the_first_forecast_even_if_a_tenth_is_done() -> None:
     """A job that resumes has samples before its first start."""
     resumed = JobProgress(samples=500, total_samples=1000)
-    assert due_mark(resumed, starts=True) == AT_SUBMIT
-    assert due_mark(resumed, starts=False) == ON_THE_WAY
+    assert reached_milestone(resumed, starts=True) == AT_SUBMIT
+    assert reached_milestone(resumed, starts=False) == ON_THE_WAY
 
 
 @pytest.mark.parametrize(
