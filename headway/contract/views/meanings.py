@@ -191,8 +191,7 @@ ERRORS: Mapping[str, Meaning] = MappingProxyType(
         ),
         "deadline_refused": Meaning(
             "The job has `goal.admit: reject`, and its deadline is not feasible or has no forecast.",
-            "The message names the nearest feasible deadline or size. Change `goal.deadline` or `elastic`, or "
-            "set `goal.admit: try`.",
+            "The message names the nearest feasible one. Change `goal.deadline` or `elastic`, or set `goal.admit: try`.",
         ),
         "idempotency_conflict": Meaning(
             "This `Idempotency-Key` was used before for a different request.",

@@ -114,6 +114,11 @@ def test_the_longest_job_gives_way_so_that_the_fewest_miss() -> None:
     assert plan.missed[0].earliest == run(85, 165, 1)
 
 
+def test_the_longest_job_is_the_one_with_the_most_slot_seconds_not_the_last() -> None:
+    plan = planned(due(60, 60), due(81, 20), due(90, 25), due(95, 40), slots=1)
+    assert set(plan.met) == {1, 2, 3}
+
+
 def test_a_job_that_runs_is_not_swapped_for_one_that_is_shorter() -> None:
     plan = planned(due(90, 80, holds=1), due(91, 40), slots=1)
     assert set(plan.met) == {0}
