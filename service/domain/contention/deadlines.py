@@ -54,6 +54,7 @@ def with_deadlines(given: RoundInput, deadlines: Deadlines | None) -> DeadlineRu
     occupancy = Occupancy(
         rows=given.rows, slots=slots, current=given.current, smallest=smallest_columns(given)
     )
+    deadlines = _steadied(given, deadlines)
     plan = plan_deadlines(deadlines, occupancy)
     allowed = given.allowed.copy()
     for row, run in plan.met.items():
@@ -85,17 +86,21 @@ def _requested(given: RoundInput, due: BoolArray) -> IntArray:
     return requested
 
 
+def _steadied(given: RoundInput, deadlines: Deadlines) -> Deadlines:
+    """Return the deadlines with the margin on the sizes below the present one of each job."""
+    slots, holds = given.configurations.slots, given.current != NOTHING
+    smaller = holds[:, None] & (slots < slots[given.current][:, None])
+    return replace(deadlines, late_s=deadlines.late_s * np.where(smaller, MARGIN, 1.0))
+
+
 def _meeting(given: RoundInput, deadlines: Deadlines, row: int, run: PlannedRun) -> BoolArray:
     """Return the configurations (C,) that a planned job may have now: those that meet its deadline.
 
     While it may not change to one of them yet, the result is the fastest one on the way to the planned one.
     """
     slots, late_s = given.configurations.slots, deadlines.late_s[row]
-    held = int(given.current[row])
-    smaller = held != NOTHING and slots < slots[held]
-    in_time = late_s * np.where(smaller, MARGIN, 1.0) <= deadlines.left_s[row]
-    in_time[run.column] = True
     may = deadlines.may[row] & np.isfinite(late_s)
+    in_time = late_s <= deadlines.left_s[row]
     if (may & in_time).any():
         return np.asarray(may & in_time)
     may &= slots <= slots[run.column]

@@ -85,7 +85,7 @@ def room_for_deadlines(round_: Round, row: int) -> str:
 def nearest_slots(snapshot: Snapshot, job_id: str) -> int | None:
     """Return the smallest size beyond `elastic.max` with which a job would meet its deadline; None if none does."""
     job = snapshot.jobs[job_id]
-    most = max((len(node.slots) for node in snapshot.nodes.values()), default=0) * len(snapshot.nodes)
+    most = sum(len(node.slots) for node in snapshot.nodes.values())
     elastic = job.spec.elastic.model_copy(
         update={"max": min(max(most, job.spec.elastic.max), MAX_SLOTS), "sizes": "any"}
     )

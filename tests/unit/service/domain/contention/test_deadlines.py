@@ -72,13 +72,24 @@ def test_a_search_that_visits_sizes_is_left_alone() -> None:
     assert 0 in rule.plan.met
 
 
-def test_a_running_job_shrinks_only_with_a_margin() -> None:
-    planned = 50.0 * MARGIN
-    for left_s, sizes in ((planned + 0.1, [2, 4]), (planned - 0.1, [2, 4]), (100 * MARGIN + 0.1, [1, 2, 4])):
-        assert sizes_left(Scene(rivals=[running(4, **due(left_s))])) == sizes
-    scene = Scene(rivals=[running(4, sizes=(1, 2, 4), **due(100 * MARGIN - 0.1))])
-    # The planned size itself is always offered.
-    assert sizes_left(scene) == [1, 2, 4]
+@pytest.mark.parametrize(
+    ("left_s", "sizes"),
+    [
+        (100 * MARGIN + 0.1, [1, 2, 4]),
+        (100 * MARGIN - 0.1, [2, 4]),
+        (100.1, [2, 4]),
+        (50 * MARGIN + 0.1, [2, 4]),
+        (50 * MARGIN - 0.1, [4]),
+        (25.1, [4]),
+    ],
+)
+def test_a_running_job_shrinks_only_with_a_margin(left_s: float, sizes: list[int]) -> None:
+    assert sizes_left(Scene(rivals=[running(4, **due(left_s))])) == sizes
+
+
+@pytest.mark.parametrize(("left_s", "sizes"), [(50.1, [2, 4]), (49.9, [4])])
+def test_a_running_job_keeps_its_size_without_a_margin(left_s: float, sizes: list[int]) -> None:
+    assert sizes_left(Scene(rivals=[running(2, **due(left_s))])) == sizes
 
 
 def test_a_job_that_may_not_grow_yet_gets_its_fastest_size_on_the_way() -> None:

@@ -135,6 +135,19 @@ def test_ended_jobs_of_the_class_tell_the_work_of_a_job_that_does_not() -> None:
     assert 0.1 < spread < 0.4
 
 
+def test_samples_of_a_large_batch_are_worth_less() -> None:
+    """The work is counted in reference samples, like the goodput."""
+    batch = {"policy": "adaptive", "global": 32, "max_global": 256}
+    noisy = [replace(one, global_batch=256, gradient_sqr=1.0, gradient_var=64.0) for one in SPEEDS]
+    snapshot = replace(two(600, batch=batch, live=True), measurements={"a": SPEEDS, "b": tuple(noisy)})
+    round_ = build_round(snapshot)
+    prospects, held = round_.estimates.prospects, int(round_.scope.current[1])
+    assert prospects.remaining[1] < 0.9 * TOTAL
+    assert late_s(snapshot, 1)[4] == pytest.approx(
+        prospects.remaining[1] / prospects.goodput[1, held], rel=0.1
+    )
+
+
 def test_an_unknown_speed_has_no_finish() -> None:
     snapshot = replace(two(600), measurements={"a": SPEEDS})
     assert all(math.isnan(one) for one in late_s(snapshot, 1).values())
