@@ -70,13 +70,11 @@ def believed_world(
 ) -> BelievedWorld:
     """Return the world that continues from a snapshot until `horizon_s` from now.
 
-    `ended_samples` are the samples that ended jobs took, by class. No content of the snapshot raises an
-    error.
+    `ended_samples` are the samples that ended jobs took, by class. The function raises no error.
     """
     settled_snapshot, left_out = settled(changed.snapshot)
     round_ = build_round(settled_snapshot)
-    table = _table(round_)
-    left = _remaining(round_, changed.samples, ended_samples)
+    table, left = _table(round_), _remaining(round_, changed.samples, ended_samples)
     work, endless = _work(round_, table, left, horizon_s)
     runs = table.goodput.max(axis=1, initial=0.0) > 0
     submit_s = np.array([changed.after_s.get(job.id, -_age_s(job, settled_snapshot)) for job in round_.jobs])
