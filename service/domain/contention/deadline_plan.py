@@ -8,8 +8,9 @@ fewest jobs miss on a single slot. Shapes use `J` jobs, `C` configurations and `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -20,7 +21,7 @@ MOST_PLANNED = 128
 """Maximum number of deadlines in a plan, the earliest ones, which bounds the time of a round."""
 _EVENTS = 48
 """Number of moments to which the ends of other jobs are rounded up, which bounds the timeline."""
-_SWAPS = 32
+_SWAPS = 16
 """Maximum number of replacements that a plan tries."""
 _ROUNDING = 1e-9
 
@@ -163,6 +164,7 @@ class _Timeline:
         self.deadlines, self._slots, self._current = deadlines, occupancy.slots, occupancy.current
         rows = (*occupancy.rows, *deadlines.rows)
         jobs, columns = deadlines.late_s.shape
+        self._by_size = np.argsort(occupancy.slots, kind="stable")
         self._capacity = np.array([row.capacity for row in rows])
         self._demand = np.array([row.demand for row in rows], dtype=np.float64).reshape(len(rows), columns)
         everybody = np.ones(jobs, dtype=np.bool_)
@@ -181,12 +183,13 @@ class _Timeline:
     def place(self, row: int, met: Mapping[int, PlannedRun]) -> PlannedRun | None:
         """Return the run of the smallest size that ends in time beside the runs `met`; None if there is none."""
         runs = self._runs(row, self._beside(row, met), float(self.deadlines.left_s[row]))
-        held = int(self._current[row])
-        return min(
-            runs,
-            key=lambda run: (self._slots[run.column], run.start_s, run.column != held, run.end_s),
-            default=None,
-        )
+        first = next(runs, None)
+        if first is None:
+            return None
+        # Runs come in ascending order of size.
+        slots, held = self._slots, int(self._current[row])
+        alike = takewhile(lambda run: slots[run.column] == slots[first.column], runs)
+        return min((first, *alike), key=lambda run: (run.start_s, run.column != held, run.end_s))
 
     def miss(self, row: int, met: Mapping[int, PlannedRun]) -> Miss:
         """Return why a job misses its deadline beside the runs `met`."""
@@ -196,10 +199,11 @@ class _Timeline:
             key=lambda run: (run.end_s, run.column),
             default=None,
         )
-        if not self._runs(row, [], left_s):
+        if next(self._runs(row, [], left_s), None) is None:
             return Miss(earliest=earliest)
         others = self._beside(row, {})
-        rivals = tuple(met) if self._runs(row, others, left_s) else tuple(self._holders(row))
+        fits = next(self._runs(row, others, left_s), None) is not None
+        rivals = tuple(met) if fits else tuple(self._holders(row))
         return Miss(rivals=rivals, earliest=earliest)
 
     def area(self, run: PlannedRun) -> float:
@@ -228,8 +232,8 @@ class _Timeline:
     def _take(self, row: int, column: int) -> FloatArray:
         return np.where(self._counts[:, row], self._demand[:, column], 0.0)
 
-    def _runs(self, row: int, blocks: Sequence[_Block], left_s: float) -> list[PlannedRun]:
-        """Return the earliest run of each configuration that ends within `left_s` beside these blocks."""
+    def _runs(self, row: int, blocks: Sequence[_Block], left_s: float) -> Iterator[PlannedRun]:
+        """Yield the earliest run of each configuration that ends within `left_s` beside these blocks, by size."""
         begin_s = np.array([block.begin_s for block in blocks])
         end_s = np.array([block.end_s for block in blocks])
         take = np.array([block.take for block in blocks]).reshape(len(blocks), len(self._capacity))
@@ -237,15 +241,14 @@ class _Timeline:
         active = (begin_s <= moments[:, None]) & (moments[:, None] < end_s)
         free = self._capacity - active.astype(np.float64) @ take
         counts, late_s = self._counts[:, row], self.deadlines.late_s[row]
-        found = []
-        for column in np.flatnonzero((late_s <= left_s) & np.isfinite(late_s)).tolist():
+        in_time = (late_s <= left_s) & np.isfinite(late_s)
+        for column in self._by_size[in_time[self._by_size]].tolist():
             fits = ((self._demand[:, column] <= free + _ROUNDING) | ~counts).all(axis=1)
             blocked_s = np.minimum.accumulate(np.where(fits, np.inf, moments)[::-1])[::-1]
             ends_s = moments + late_s[column]
             starts = np.flatnonzero((blocked_s >= ends_s - _ROUNDING) & (ends_s <= left_s + _ROUNDING))
             if len(starts):
-                found.append(PlannedRun(float(moments[starts[0]]), float(ends_s[starts[0]]), column))
-        return found
+                yield PlannedRun(float(moments[starts[0]]), float(ends_s[starts[0]]), column)
 
     def _others(self, smallest: IntArray, planned: Sequence[int]) -> list[_Block]:
         """Return the blocks of running jobs outside the plan at their smallest sizes, until their P90 finish.
