@@ -243,7 +243,9 @@ class _Timeline:
         counts, late_s = self._counts[:, row], self.deadlines.late_s[row]
         in_time = (late_s <= left_s) & np.isfinite(late_s)
         for column in self._by_size[in_time[self._by_size]].tolist():
-            fits = ((self._demand[:, column] <= free + _ROUNDING) | ~counts).all(axis=1)
+            # A row that the configuration does not load cannot keep it out.
+            loaded = np.flatnonzero(counts & (self._demand[:, column] > 0))
+            fits = (self._demand[loaded, column] <= free[:, loaded] + _ROUNDING).all(axis=1)
             blocked_s = np.minimum.accumulate(np.where(fits, np.inf, moments)[::-1])[::-1]
             ends_s = moments + late_s[column]
             starts = np.flatnonzero((blocked_s >= ends_s - _ROUNDING) & (ends_s <= left_s + _ROUNDING))
