@@ -138,6 +138,11 @@ class Goal(SpecPart):
     max_cost_usd: Annotated[float, Field(gt=0)] | None = None
     on_budget: OnBudget = "shrink"
     deadline: datetime | None = None
+    admit: Literal["try", "reject"] = "try"
+    """Handling of a job whose deadline cannot be met at its submit: try anyway, or refuse the job.
+
+    The deadline of a job that was accepted with `reject` precedes those of other jobs.
+    """
 
     @field_validator("deadline")
     @classmethod
@@ -145,6 +150,12 @@ class Goal(SpecPart):
         if value is not None and value.tzinfo is None:
             raise ValueError("the deadline needs a time zone, for example 2026-12-01T00:00:00Z")
         return value
+
+    @model_validator(mode="after")
+    def _admits_by_deadline(self) -> Self:
+        if self.admit == "reject" and self.deadline is None:
+            raise ValueError("admit: reject needs a deadline; add goal.deadline, or leave admit out")
+        return self
 
 
 class Checkpoint(SpecPart):

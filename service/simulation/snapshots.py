@@ -70,13 +70,11 @@ def believed_world(
 ) -> BelievedWorld:
     """Return the world that continues from a snapshot until `horizon_s` from now.
 
-    `ended_samples` are the samples that ended jobs took, by class. No content of the snapshot raises an
-    error.
+    `ended_samples` are the samples that ended jobs took, by class. The function raises no error.
     """
     settled_snapshot, left_out = settled(changed.snapshot)
     round_ = build_round(settled_snapshot)
-    table = _table(round_)
-    left = _remaining(round_, changed.samples, ended_samples)
+    table, left = _table(round_), _remaining(round_, changed.samples, ended_samples)
     work, endless = _work(round_, table, left, horizon_s)
     runs = table.goodput.max(axis=1, initial=0.0) > 0
     submit_s = np.array([changed.after_s.get(job.id, -_age_s(job, settled_snapshot)) for job in round_.jobs])
@@ -103,6 +101,8 @@ def believed_world(
                 holds=int(table.holds[row]),
                 declares_length=int(left.source[row]) == WorkSource.SCRIPT,
                 weight=float(round_.given.weight[row]),
+                deadline_s=round_.jobs[row].deadline_left_s(settled_snapshot.now),
+                promised=round_.jobs[row].spec.goal.admit == "reject",
                 before=None if submit_s[row] > 0 else _before(round_, row, table.kinds),
             )
             for index, row in enumerate(keep.tolist())

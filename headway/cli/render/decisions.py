@@ -246,6 +246,9 @@ def plan_page(plan: PlanView) -> RenderableType:
     """Return the page of `headway plan`."""
     parts: list[RenderableType] = [Text.assemble((plan.name, "bold"), f"  {_work(plan.work)}")]
     parts += [Text(f"note: {warning}", style="yellow") for warning in plan.warnings]
+    if plan.deadline is not None:
+        verdict = plan.deadline.verdict.replace("_", " ")
+        parts.append(Text(f"deadline {verdict}: {plan.deadline.message}"))
     if plan.configurations:
         parts.append(configurations_table(plan.configurations))
         parts += [Text(line) for line in _highlights(plan.configurations)]

@@ -193,6 +193,38 @@ class ForecastView(BaseModel):
     search: SearchView | None = None
 
 
+class DeadlineVerdict(StrEnum):
+    """Outlook of a job on its deadline.
+
+    `feasible`: slots for it can be guaranteed now. `feasible_from`: they can from a later time on.
+    `infeasible`: the P90 finish of no size is in time beside the jobs that come first. `unknown`: no forecast.
+    """
+
+    FEASIBLE = "feasible"
+    FEASIBLE_FROM = "feasible_from"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+class DeadlineOutlook(BaseModel):
+    """Outlook of a job on its deadline.
+
+    For a feasible deadline, `slots` of `device_kind` from `starts_at` on end it by `finish_p90_at` with 90 %.
+    For an infeasible one, `nearest_deadline` is the earliest P90 finish, and `nearest_slots` the smallest size
+    beyond `elastic.max` that would meet it.
+    """
+
+    verdict: DeadlineVerdict
+    deadline: datetime
+    device_kind: str | None = None
+    slots: int | None = None
+    starts_at: datetime | None = None
+    finish_p90_at: datetime | None = None
+    nearest_deadline: datetime | None = None
+    nearest_slots: int | None = None
+    message: str
+
+
 class PlanView(BaseModel):
     """Forecast of a job that is not submitted. Nothing is stored."""
 
@@ -203,3 +235,5 @@ class PlanView(BaseModel):
     work: Work
     configurations: list[ConfigurationForecast]
     warnings: list[str]
+    deadline: DeadlineOutlook | None = None
+    """Outlook on `goal.deadline`; None without one."""

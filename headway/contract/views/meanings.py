@@ -136,9 +136,9 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "after a repair, release it with `headway release NODE SLOT`.",
         ),
         Reason.DEADLINE: Meaning(
-            "The job cannot finish by its `goal.deadline` with any allocation that it could get.",
-            "`headway forecast JOB` shows when it would finish. Move the deadline, or allow more slots or "
-            "more money.",
+            "The job changes its slots for its `goal.deadline`: to a size whose P90 finish meets it, or away "
+            "from spot machines.",
+            "Nothing. The message gives the size and the P90 finish; `headway forecast JOB` shows every size.",
         ),
         Reason.INVALID_SPEC: Meaning(
             "The job's description cannot be carried out as it is.",
@@ -188,6 +188,10 @@ ERRORS: Mapping[str, Meaning] = MappingProxyType(
         "node_name_taken": Meaning(
             "Another running agent has joined under this name.",
             "Give one of the two hosts another `--name`, or stop the other agent.",
+        ),
+        "deadline_refused": Meaning(
+            "The job has `goal.admit: reject`, and its deadline is not feasible or has no forecast.",
+            "The message names the nearest feasible one. Change `goal.deadline` or `elastic`, or set `goal.admit: try`.",
         ),
         "idempotency_conflict": Meaning(
             "This `Idempotency-Key` was used before for a different request.",

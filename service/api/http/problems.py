@@ -18,6 +18,7 @@ from headway.contract.views.jobs import FieldProblem, Problem
 from service.domain.shared.errors import (
     BundleRefused,
     ChangedMeanwhile,
+    DeadlineRefused,
     Forbidden,
     HeadwayServiceError,
     IdempotencyConflict,
@@ -45,6 +46,7 @@ STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
     NameTaken: HTTPStatus.CONFLICT,
     NodeNameTaken: HTTPStatus.CONFLICT,
     IdempotencyConflict: HTTPStatus.UNPROCESSABLE_ENTITY,
+    DeadlineRefused: HTTPStatus.CONFLICT,
     ChangedMeanwhile: HTTPStatus.PRECONDITION_FAILED,
     IllegalTransition: HTTPStatus.CONFLICT,
     WrongToken: HTTPStatus.UNAUTHORIZED,

@@ -104,4 +104,5 @@ def plan_of(view: PlanView) -> SubmitPreview:
         )
         for one in view.configurations
     )
-    return SubmitPreview(headline, rows, tuple(view.warnings))
+    notes = [] if view.deadline is None else [view.deadline.message]
+    return SubmitPreview(headline, rows, (*notes, *view.warnings))

@@ -251,6 +251,8 @@ class Snapshot:
     """Measurements by job id."""
     class_measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     """Measurements of other jobs of the class, including ended ones, by `class_of` the spec."""
+    ended_samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Samples that ended jobs took, by class, for the classes of jobs with a deadline."""
     served: Mapping[str, Served] = field(default_factory=dict)
     """Service so far by job id."""
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)

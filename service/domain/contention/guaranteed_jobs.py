@@ -75,15 +75,17 @@ class GuaranteedJobs:
     smallest: IntArray
 
 
-def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve) -> GuaranteedJobs:
+def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: BoolArray) -> GuaranteedJobs:
     """Return the jobs that must have slots in this round.
+
+    Jobs whose deadlines are guaranteed (`due`, (J,)) precede all others.
 
     The result is deterministic. With one device kind and slack capacity the time is linear in the number of
     jobs. Otherwise the function solves the allocation problem of the smallest configurations once.
     """
     holds = given.current != NOTHING
     smallest = smallest_columns(given)
-    admitted = _admitted(given, smallest, solve)
+    admitted = _admitted(given, smallest, solve, due)
     seats = _seated(given, given.rows, smallest, admitted.astype(np.float64), solve)
     fit = bool((seats != NOTHING)[admitted].all())
     if not fit and _keeps_rows(
@@ -91,24 +93,31 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve) -> Guara
     ):
         # No job is stopped for slots that will be free in a moment: running jobs come first, then the others.
         fit = True
-        seats = _seated(given, given.rows, smallest, np.where(holds, 2.0 + len(holds), 1.0) * admitted, solve)
+        seats = _seated(
+            given, given.rows, smallest, np.where(holds | due, 2.0 + len(holds), 1.0) * admitted, solve
+        )
     firm = holds & ~tenure.forced & ((tenure.run_s < tenure.min_run_s) | tenure.pinned)
     reserving = None
     if not fit:
         firm &= tenure.priority >= tenure.priority[~holds & admitted].max(initial=-np.inf)
         overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
         turns = _turns(given, tenure, firm & admitted, overdue)
+        turns[due & admitted] = 1.0 + turns.sum()
         seats = _seated(given, given.rows, smallest, turns, solve)
         reserving = _reserving(given, tenure, smallest, overdue & (seats == NOTHING), firm)
+    firm |= holds & due & ~tenure.forced
     return GuaranteedJobs(columns=seats, firm=firm, fit=fit, reserving=reserving, smallest=smallest)
 
 
-def _admitted(given: RoundInput, smallest: IntArray, solve: Solve) -> BoolArray:
-    """Return the jobs (J,) that could have slots within the limits of their own projects; running jobs come
-    first.
+def _admitted(given: RoundInput, smallest: IntArray, solve: Solve, due: BoolArray) -> BoolArray:
+    """Return the jobs (J,) that could have slots within the limits of their own projects.
+
+    Jobs whose deadlines are guaranteed come first, then running jobs.
     """
     limits = tuple(row for row in given.rows if row.jobs is not None)
-    counts = np.where(smallest != NOTHING, np.where(given.current != NOTHING, 2.0, 1.0), 0.0)
+    counts = np.where(given.current != NOTHING, 2.0, 1.0)
+    counts[due] = 1.0 + counts.sum()
+    counts[smallest == NOTHING] = 0.0
     return np.asarray(_seated(given, limits, smallest, counts, solve) != NOTHING)
 
 

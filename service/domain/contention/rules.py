@@ -14,6 +14,8 @@ import numpy as np
 
 from service.domain.allocation.knapsack.guaranteed_solve import with_guaranteed_jobs
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
+from service.domain.contention.deadline_plan import DeadlinePlan, Deadlines
+from service.domain.contention.deadlines import with_deadlines
 from service.domain.contention.evidence import Evidence, unproven
 from service.domain.contention.guaranteed_jobs import (
     GuaranteedJobs,
@@ -38,6 +40,9 @@ class Contest:
         resting: (J, C) sizes to which a job at rest does not change (`rate`).
         reserved: (J,) waiting jobs that may not start yet, because slots are kept for the job
             `seats.reserving`.
+        deadlines: plan of the jobs with deadlines.
+        due: (J,) jobs whose deadlines are guaranteed.
+        too_late: (J, C) configurations that miss a guaranteed deadline.
     """
 
     given: RoundInput
@@ -46,6 +51,9 @@ class Contest:
     unproven: BoolArray
     resting: BoolArray
     reserved: BoolArray
+    deadlines: DeadlinePlan
+    due: BoolArray
+    too_late: BoolArray
 
     @cached_property
     def latest_turn_s(self) -> FloatArray:
@@ -57,17 +65,26 @@ class Contest:
         return with_guaranteed_jobs(solve, self.seats.columns)
 
 
-def contend(given: RoundInput, tenure: Tenure, evidence: Evidence, solve: Solve) -> Contest:
+def contend(
+    given: RoundInput,
+    tenure: Tenure,
+    evidence: Evidence,
+    solve: Solve,
+    deadlines: Deadlines | None = None,
+) -> Contest:
     """Return the input of a policy under the rules for competing jobs."""
     if not given.allowed.size:
         return _nothing_to_share(given, tenure)
-    seats = guaranteed_jobs_of(given, tenure, solve)
-    waits = unproven(given, evidence, tenure, seats)
+    rule = with_deadlines(given, deadlines)
+    given, due = rule.given, rule.due
+    seats = guaranteed_jobs_of(given, tenure, solve, due)
+    # A guaranteed size needs no evidence, like one that a project is guaranteed.
+    waits = unproven(given, replace(evidence, entitled=evidence.entitled | due), tenure, seats)
     reserved = np.zeros(len(given.current), dtype=np.bool_)
     if seats.reserving is not None:
         reserved = (given.current == NOTHING) & (seats.columns == NOTHING)
-    rests = at_rest(given, tenure.recent_s)
-    resting = given.allowed & (not_repaid(given, rests) | ending(given))
+    rests = at_rest(given, tenure.recent_s) & ~due
+    resting = given.allowed & (not_repaid(given, rests) | (ending(given) & ~due[:, None]))
     keeps = keeping(given, rests & ~tenure.forced, seats.columns)
     resting |= given.allowed & keeps[:, None] & _smaller(given)
     allowed = given.allowed & ~waits & ~resting & ~reserved[:, None]
@@ -79,6 +96,9 @@ def contend(given: RoundInput, tenure: Tenure, evidence: Evidence, solve: Solve)
         unproven=waits,
         resting=resting,
         reserved=reserved,
+        deadlines=rule.plan,
+        due=due,
+        too_late=rule.too_late,
     )
 
 
@@ -89,7 +109,15 @@ def _nothing_to_share(given: RoundInput, tenure: Tenure) -> Contest:
     none = np.full(len(given.current), NOTHING, dtype=np.int64)
     seats = GuaranteedJobs(columns=none, firm=nobody, fit=True, reserving=None, smallest=none)
     return Contest(
-        given=given, tenure=tenure, seats=seats, unproven=nowhere, resting=nowhere, reserved=nobody
+        given=given,
+        tenure=tenure,
+        seats=seats,
+        unproven=nowhere,
+        resting=nowhere,
+        reserved=nobody,
+        deadlines=DeadlinePlan(),
+        due=nobody,
+        too_late=nowhere,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -136,6 +137,11 @@ class Job:
     def follows_orders(self) -> bool:
         """True if the job file permits membership changes in place; the script must also use the library."""
         return self.spec.elastic.resize is Resize.LIVE
+
+    def deadline_left_s(self, now: datetime) -> float:
+        """Return the seconds until the job's deadline, negative after it; infinite without one."""
+        deadline = self.spec.goal.deadline
+        return math.inf if deadline is None else (deadline - now).total_seconds()
 
     @property
     def adapts(self) -> bool:

@@ -55,6 +55,12 @@ class NodeNameTaken(HeadwayServiceError):
     code = "node_name_taken"
 
 
+class DeadlineRefused(HeadwayServiceError):
+    """Error for a job that is to be refused (`goal.admit: reject`), because its deadline is not feasible."""
+
+    code = "deadline_refused"
+
+
 class IdempotencyConflict(HeadwayServiceError):
     """Error for an idempotency key that was used before for a different request."""
 

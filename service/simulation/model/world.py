@@ -156,6 +156,8 @@ class Arrival:
         holds: Column that it holds when the replay begins; only for jobs that are present then.
         declares_length: True if a policy may know its remaining work.
         weight: Weight of the job.
+        deadline_s: Time by which it should end; infinite: no deadline.
+        promised: True if its deadline was promised at its submission (`goal.admit: reject`).
         before: Service received before the replay; only for jobs that are present then.
     """
 
@@ -170,6 +172,8 @@ class Arrival:
     holds: int = NOTHING
     declares_length: bool = True
     weight: float = 1.0
+    deadline_s: float = math.inf
+    promised: bool = False
     before: PriorService | None = None
 
 

@@ -13,9 +13,11 @@ import numpy as np
 from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
 from service.domain.allocation.knapsack.solver import solve as production_solve
 from service.domain.cluster.contention_rules import RUN_COSTS
+from service.domain.contention.deadline_plan import Deadlines
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.rules import contend
+from service.domain.perf.forecast import forecast
 from service.domain.policies.framework.checked import CheckedPolicy
 from service.domain.policies.framework.policy import Policy, RoundInput, keeps_batch
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
@@ -42,6 +44,14 @@ class SpeedView(Protocol):
 
     def knows(self, rows: IntArray) -> BoolArray:
         """Return for which jobs the speed is known at all (n,)."""
+        ...
+
+    def pace(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return the median and the 10th percentile of the goodput (n, C), after `look`."""
+        ...
+
+    def sizes(self, rows: IntArray) -> BoolArray:
+        """Return the mask (n, C) of sizes on which each job may run at all."""
         ...
 
     def measured(self, rows: IntArray) -> BoolArray:
@@ -85,6 +95,8 @@ class _Run:
         arrivals = world.arrivals
         self._requested = np.array([one.requested_slots for one in arrivals], dtype=np.int64)
         self._weight = np.array([one.weight for one in arrivals])
+        self._deadline_s = np.array([one.deadline_s for one in arrivals])
+        self._promised = np.array([one.promised for one in arrivals], dtype=np.bool_)
         self._declares = np.array([one.declares_length for one in arrivals], dtype=np.bool_)
         self._active = np.zeros(0, dtype=np.int64)
         self._next = 0
@@ -167,7 +179,11 @@ class _Run:
         policy = self._state.advanced(self._policy, given, decided, jobs, now_s)
         began_s = self._clock()
         contest = contend(
-            given, self._tenure(given, decided, now_s), self._evidence(decided), production_solve
+            given,
+            self._tenure(given, decided, now_s),
+            self._evidence(decided),
+            production_solve,
+            self._deadlines(given, decided, phase[settled], now_s),
         )
         given = contest.given
         choices = policy.choose(given, contest.solver(self._solve))
@@ -225,6 +241,34 @@ class _Run:
             exempt=np.zeros(len(rows), dtype=np.bool_),
             entitled=np.zeros(len(rows), dtype=np.bool_),
             nodes=self._nodes.by_kind,
+        )
+
+    def _deadlines(
+        self, given: RoundInput, rows: IntArray, phase: IntArray, now_s: float
+    ) -> Deadlines | None:
+        """Return the deadlines of the jobs `rows` (n,), with P90 finishes from what the policy knows."""
+        left_s = self._deadline_s[rows] - now_s
+        if not np.isfinite(left_s).any():
+            return None
+        goodput, low = self._speeds.pace(rows, phase)
+        here = np.arange(goodput.shape[1]) == given.current[:, None]
+        change_s = np.where(given.current == NOTHING, self._jobs.restart_s[rows], given.change_s)
+        late_s = forecast(
+            goodput=np.where(self._speeds.sizes(rows), goodput, 0.0),
+            low=low,
+            remaining=given.remaining[:, None],
+            remaining_spread=np.zeros(1),
+            usd_per_h=np.zeros(1),
+            pause_s=np.where(here, 0.0, change_s[:, None]),
+        ).time_p90_s
+        unknown = np.isnan(given.remaining) | ~self._speeds.knows(rows)
+        return Deadlines(
+            left_s=left_s,
+            late_s=np.where(unknown[:, None], np.nan, late_s),
+            may=given.allowed,
+            promised=self._promised[rows],
+            visiting=np.zeros(len(rows), dtype=np.bool_),
+            priority=self._weight[rows],
         )
 
     def _without_growth(

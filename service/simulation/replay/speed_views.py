@@ -55,6 +55,15 @@ class Oracle:
         """Return all sizes as measured, as in `engine.SpeedView`."""
         return self._sizes[rows]
 
+    def pace(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return the true goodput twice, as in `engine.SpeedView`."""
+        goodput, _ = self.look(rows, phase)
+        return goodput, goodput
+
+    def sizes(self, rows: IntArray) -> BoolArray:
+        """Return the sizes of the jobs, as in `engine.SpeedView`."""
+        return self._sizes[rows]
+
 
 class LearnedView:
     """View of the past measurements and the models fitted to them."""
@@ -99,6 +108,14 @@ class LearnedView:
         """Return the measured sizes, as in `engine.SpeedView`."""
         alike = self._measured.tried_by_class[self._jobs.application[rows]]
         return np.asarray(self._measured.tried[rows] | alike)
+
+    def pace(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
+        """Return the learned goodput, as in `engine.SpeedView`."""
+        return self._goodput[rows], self._low[rows]
+
+    def sizes(self, rows: IntArray) -> BoolArray:
+        """Return the sizes of the jobs, as in `engine.SpeedView`."""
+        return self._sizes[rows]
 
     def _learn(self, rows: IntArray) -> None:
         """Recompute the tables of `rows` (n,), and the models of jobs with new measurements."""

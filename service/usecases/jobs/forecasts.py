@@ -13,7 +13,7 @@ import numpy as np
 from headway.contract.spec import JobSpec
 from headway.contract.views.forecasts import ForecastView, PlanView, PredictionScore, ScoredPrediction, Work
 from headway.contract.views.forecasts import WorkSource as SourceView
-from headway.contract.views.jobs import JobState, JobView, Reason
+from headway.contract.views.jobs import JobView
 from service.domain.allocation.configurations.eligibility import settled_job
 from service.domain.allocation.inputs.round import Round, build_round
 from service.domain.cluster.snapshot import SlotKey, Snapshot
@@ -23,10 +23,11 @@ from service.domain.perf.scores import error_ratio, inside, score
 from service.domain.policies.framework.policy import keeps_batch
 from service.domain.policies.registry import POLICIES
 from service.usecases.jobs.curves import curve
+from service.usecases.jobs.deadlines import outlook_in
+from service.usecases.jobs.planned import planned
 from service.usecases.jobs.submit import check_devices
 from service.usecases.ports.transactions import Transaction
 
-_NOT_STORED = "plan"
 _ENDED = Work(samples=0, samples_p90=0, source=SourceView.SCRIPT, reason="the job has ended")
 
 
@@ -73,7 +74,7 @@ async def plan_job(
     job, job_class = planned(spec, now), class_of(spec)
     measured = await tx.round_queries.measured_of_class(job_class)
     left = left_of(job, await tx.round_queries.ended_samples(job_class))
-    with_class = replace(snapshot, class_measurements={job_class: measured})
+    with_class = replace(snapshot, class_measurements={**snapshot.class_measurements, job_class: measured})
     round_ = await asyncio.to_thread(build_round, alone(with_class, job))
     return PlanView(
         name=spec.name,
@@ -82,6 +83,7 @@ async def plan_job(
         work=work_of(left),
         configurations=curve(round_, left),
         warnings=warnings_of(spec, round_, knows_class=bool(measured)),
+        deadline=await outlook_in(tx, with_class, spec, now),
     )
 
 
@@ -123,19 +125,6 @@ def alone(snapshot: Snapshot, job: Job) -> Snapshot:
         jobs={job.id: settled_job(job, held)},
         held={**others, **dict.fromkeys(held, job.id)},
         keeps_batch=keeps_batch(POLICIES.of_setting(snapshot.policy)),
-    )
-
-
-def planned(spec: JobSpec, now: datetime) -> Job:
-    """Return the job that a submit would store."""
-    return Job(
-        id=_NOT_STORED,
-        spec=spec,
-        state=JobState.PENDING,
-        reason=Reason.SUBMITTED,
-        message="",
-        submitted_at=now,
-        state_since=now,
     )
 
 

@@ -8,11 +8,13 @@ from datetime import datetime
 
 from headway.contract.spec import JobSpec, Resize
 from headway.contract.values.devices import KNOWN_DEVICE_KINDS
+from headway.contract.views.forecasts import DeadlineOutlook
 from headway.contract.views.jobs import JobState, Reason
 from service.domain.identity.access import Principal
 from service.domain.jobs.job import Job
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
 from service.usecases.identity.secrets import check_secrets, credentials_in
+from service.usecases.jobs.deadlines import refusal_of
 from service.usecases.ports.facts import Accepted, BegunTrace, WakeUp
 from service.usecases.ports.jobs import Submitted
 from service.usecases.ports.transactions import Transaction
@@ -27,15 +29,18 @@ async def submit(
     idempotency_key: str | None,
     now: datetime,
     trace: BegunTrace | None = None,
+    outlook: DeadlineOutlook | None = None,
 ) -> Submitted:
     """Store the job, or return the one stored before under the same idempotency key and the same spec.
 
-    The insert is the last write of its transaction. The job is traced if `trace` is given.
+    The insert is the last write of its transaction. The job is traced if `trace` is given. `outlook` is that on
+    its deadline.
 
     Raises:
         InvalidField: an unknown device or project, or a bundle or script that the caller has not uploaded.
         NameTaken: a live job of the project has this name.
         IdempotencyConflict: the key was used for another spec.
+        DeadlineRefused: its deadline is not feasible, and it is to be refused then.
     """
     await check_devices(tx, spec)
     await _check_bundle(tx, spec, caller)
@@ -45,18 +50,31 @@ async def submit(
         spec=spec,
         state=JobState.PENDING,
         reason=Reason.SUBMITTED,
-        message="; ".join(["waits for the next round", *_ignored_settings(spec), *_hints(spec)]),
+        message="; ".join(
+            [
+                "waits for the next round",
+                *([outlook.message] if outlook is not None else []),
+                *_ignored_settings(spec),
+                *_hints(spec),
+            ]
+        ),
         submitted_at=now,
         state_since=now,
         traceparent=None if trace is None else trace.traceparent,
     )
     digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
-    submitted = await tx.jobs.insert(job, idempotency_key=idempotency_key, request_digest=digest, last=True)
+    refusal = refusal_of(spec, outlook)
+    # A repeated request returns its job, even if the deadline is no longer feasible.
+    submitted = await tx.jobs.insert(
+        job, idempotency_key=idempotency_key, request_digest=digest, last=refusal is None
+    )
     if submitted.request_digest != digest:
         raise IdempotencyConflict(
             f"Idempotency-Key {idempotency_key!r} was used for a different job ({submitted.job.name}); "
             "use a new key for a new request."
         )
+    if submitted.created and refusal is not None:
+        raise refusal
     if submitted.created:
         tx.wake(WakeUp.ROUND)
         tx.tell(Accepted(job, trace))
@@ -72,7 +90,6 @@ def _ignored_settings(spec: JobSpec) -> list[str]:
     ignored = {
         "batch.policy adaptive without elastic.resize live": spec.batch.policy == "adaptive"
         and spec.elastic.resize is not Resize.LIVE,
-        "goal.deadline without market mixed": spec.goal.deadline is not None and not chooses,
         "goal.objective without market mixed": spec.goal.objective != "balanced" and not chooses,
         "goal.search with elastic.resize never": spec.goal.search is not None and not searches,
     }

@@ -43,7 +43,8 @@ from service.domain.rental.recommend import (
 from service.domain.rental.speeds import REFERENCE, Basis, ExpectedSpeed, Given, Shape, speeds_at
 from service.domain.rental.spot import Costs, exposure
 from service.domain.shared.errors import InvalidField
-from service.usecases.jobs.forecasts import left_of, planned, work_of
+from service.usecases.jobs.forecasts import left_of, work_of
+from service.usecases.jobs.planned import planned
 from service.usecases.jobs.submit import check_devices
 from service.usecases.ports.transactions import Transactions
 from service.usecases.rental.offers import OfferBook, view_of, with_hazards

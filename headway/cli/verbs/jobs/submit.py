@@ -42,7 +42,8 @@ def submit(
         if too_large:
             cli.err.print(Text(f"warning: {job.name} {too_large}", style="yellow"), soft_wrap=True)
         if not wait_:
-            text = Text(f"{job.name} is submitted, id {job.id}. Follow it: headway logs -f {job.name}")
+            about = f"\n{job.message}" if spec.goal.deadline is not None else ""
+            text = Text(f"{job.name} is submitted, id {job.id}. Follow it: headway logs -f {job.name}{about}")
             cli.show(output, job, text)
             return
         last = _wait(cli, client, job, output)

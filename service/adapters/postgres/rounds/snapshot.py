@@ -34,6 +34,7 @@ from service.domain.cluster.snapshot import (
     SlotKey,
     Snapshot,
 )
+from service.domain.jobs.job import class_of
 
 _PLAN = "device_kind, slots, nodes, global_batch, local_batch, accumulation"
 _STATISTICS = f"""
@@ -63,6 +64,18 @@ _CLASS_MEASUREMENTS = text(
     ) AS latest
     JOIN measurements ON measurements.job_id = latest.id AND steps >= {LEAST_STEPS}
     GROUP BY latest.job_class, {_PLAN} ORDER BY latest.job_class, max(updated_at), {_PLAN}
+    """  # noqa: S608
+)
+_ENDED_SAMPLES = text(
+    f"""
+    SELECT latest.job_class, latest.samples
+    FROM unnest(CAST(:classes AS text[])) AS wanted
+    CROSS JOIN LATERAL (
+        SELECT job_class, CAST(progress->>'samples' AS float) AS samples FROM jobs
+        WHERE job_class = wanted AND started_at IS NOT NULL AND state = 'SUCCEEDED'
+        ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
+    ) AS latest
+    WHERE latest.samples > 0
     """  # noqa: S608
 )
 SERVED = text(
@@ -141,14 +154,19 @@ async def take_snapshot(
     policy = PolicySetting() if settings is None else PolicySetting(settings.policy, settings.parameters)
     policy_state = {} if settings is None else settings.policy_state
     caps, limits = await caps_and_limits(session, now)
+    found = {row.id: row_to_job(row) for row in job_rows}
     nodes = {row[0]: _node(row, confined.get(row[0], {})) for row in node_rows}
     return Snapshot(
         now=now,
-        jobs={row.id: row_to_job(row) for row in job_rows},
+        jobs=found,
         nodes=nodes,
         held=held,
         measurements=_by_owner(await session.rows(_MEASUREMENTS, {"jobs": job_ids})),
         class_measurements=await measured_of_classes(session, sorted({row.job_class for row in job_rows})),
+        ended_samples=await ended_samples_of(
+            session,
+            sorted({class_of(job.spec) for job in found.values() if job.spec.goal.deadline is not None}),
+        ),
         served=await _served(session, job_ids, now),
         usd_per_slot_h=dict(usd_per_slot_h),
         hazard_per_h=await hazards_of_pools(
@@ -222,6 +240,15 @@ def _slots(slots: str) -> tuple[Mapping[int, str], Mapping[int, str]]:
 async def measured_of_classes(session: Session, classes: Sequence[str]) -> dict[str, tuple[Measurement, ...]]:
     """Return the measurements of the latest jobs of each class, by class."""
     return _by_owner(await session.rows(_CLASS_MEASUREMENTS, {"classes": list(classes)}))
+
+
+async def ended_samples_of(session: Session, classes: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """Return the samples that the latest succeeded jobs of each class took, by class; without classes, no query."""
+    found: dict[str, tuple[float, ...]] = {}
+    rows = await session.rows(_ENDED_SAMPLES, {"classes": list(classes)}) if classes else []
+    for row in rows:
+        found[row.job_class] = (*found.get(row.job_class, ()), float(row.samples))
+    return found
 
 
 def _by_owner(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[Measurement, ...]]:

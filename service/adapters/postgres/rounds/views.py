@@ -17,9 +17,9 @@ from service.adapters.postgres.engine.cursors import cursor_after, newest_first
 from service.adapters.postgres.engine.expressions import one_of
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
-from service.adapters.postgres.rounds.snapshot import SERVED, measured_of_classes
+from service.adapters.postgres.rounds.snapshot import SERVED, ended_samples_of, measured_of_classes
 from service.adapters.postgres.tables.core import TERMINAL_SQL, jobs, nodes, rounds
-from service.domain.cluster.snapshot import CLASS_JOBS, LEAST_STEPS, Measurement
+from service.domain.cluster.snapshot import LEAST_STEPS, Measurement
 from service.domain.shared.errors import NotFound
 from service.usecases.ports.rounds import PredictionErrors, RoundQueries, SlotCount
 from service.usecases.rounds.views import seen_round
@@ -55,13 +55,6 @@ _PREDICTION_ERRORS = text(
            percentile_cont(CAST(:quantiles AS float[])) WITHIN GROUP (ORDER BY predicted / measured) AS ratios,
            avg(CAST(measured BETWEEN low AND high AS int)) AS coverage
     FROM ({_SCORED} AND granted_at >= :since) AS scored
-    """  # noqa: S608
-)
-_ENDED_SAMPLES = text(
-    f"""
-    SELECT CAST(progress->>'samples' AS float) AS samples FROM jobs
-    WHERE job_class = :job_class AND started_at IS NOT NULL AND state = 'SUCCEEDED'
-    ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
     """  # noqa: S608
 )
 _FORECAST_ERRORS = text(
@@ -158,8 +151,7 @@ class PostgresRoundQueries(OnSession, RoundQueries):
         return found.get(job_class, ())
 
     async def ended_samples(self, job_class: str) -> list[float]:
-        found = await self._session.scalars(_ENDED_SAMPLES, {"job_class": job_class})
-        return [samples for samples in found if samples]
+        return list((await ended_samples_of(self._session, [job_class])).get(job_class, ()))
 
     async def live_jobs(self, *, seen: frozenset[str] | None) -> dict[JobState, int]:
         columns = jobs.c.state, func.count().label("number")

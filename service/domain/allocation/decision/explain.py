@@ -13,6 +13,7 @@ import numpy as np
 from headway.contract.spec import Resize
 from headway.contract.views.jobs import Reason, SizeOption
 from service.domain.allocation.configurations.eligibility import Holding, is_left_over
+from service.domain.allocation.decision.deadline_texts import room_for_deadlines
 from service.domain.allocation.decision.note_texts import note_text
 from service.domain.allocation.decision.quota_texts import why_above_quota, why_given_up
 from service.domain.allocation.decision.reason_texts import NAMED, ReasonText, named
@@ -210,6 +211,8 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> ReasonT
     barred = _barred(case)
     if barred is not None:
         return ReasonText(barred.reason, f"{step}: {barred.message}")
+    if case.round.given.current[case.row] >= 0 and _too_late(case):
+        return ReasonText(Reason.DEADLINE, f"{step}, for its deadline")
     if int(case.round.columns.configurations.slots[case.column]) == case.job.pinned_size:
         return ReasonText(Reason.USER_REQUEST, f"{step}, as requested")
     if is_left_over(case.job, case.holding.size):
@@ -227,7 +230,8 @@ def _why_better(case: Case) -> str:
     if case.given_up_for is not None:
         return why_given_up(case.given_up_for)
     above = why_above_quota(case.round.snapshot, case.job.spec.project)
-    return above or _room_for_minimums(case) or "makes room for jobs that gain more from the slots"
+    room = room_for_deadlines(case.round, case.row) or _room_for_minimums(case)
+    return above or room or "makes room for jobs that gain more from the slots"
 
 
 def _room_for_minimums(case: Case) -> str:
@@ -344,6 +348,11 @@ def _forced_out(case: Case) -> ReasonText | None:
         text = f"{names} is reclaimed by its provider at {reclaim_at:%H:%M:%S} UTC"
         return ReasonText(Reason.SPOT_RECLAIMED, text)
     return ReasonText(Reason.NODE_DRAINED, f"{names} is draining")
+
+
+def _too_late(case: Case) -> bool:
+    """Return True if the job would miss its deadline on its present slots."""
+    return bool(case.round.contest.too_late[case.row, case.round.given.current[case.row]])
 
 
 def _barred(case: Case) -> ReasonText | None:

@@ -9,6 +9,7 @@ from math import isfinite
 
 from headway.contract.views.jobs import Reason, SizeOption
 from service.domain.allocation.configurations.eligibility import backs_off
+from service.domain.allocation.decision.deadline_texts import deadline_text
 from service.domain.allocation.decision.explain import (
     Case,
     all_options,
@@ -120,7 +121,7 @@ def decide(
         Case(round_, row, column, options[row], shared.given_up_for.get(row), choices.solution.gap)
         for row, column in enumerate(chosen)
     ]
-    decided = [_decide_job(case, placements, facts) for case in cases]
+    decided = [_with_deadline(case, _decide_job(case, placements, facts)) for case in cases]
     decisions = _paced(snapshot.orders, cases, decided, choices)
     return Plan(
         tuple(_with_batch(snapshot, one) for one in decisions),
@@ -128,6 +129,12 @@ def decide(
         choices,
         {"solve_s": solved_s - began_s, "place_s": placed_s - solved_s},
     )
+
+
+def _with_deadline(case: Case, decision: Decision) -> Decision:
+    """Return the decision with the outlook of the job on its deadline."""
+    text = deadline_text(case.round, case.row)
+    return replace(decision, message=f"{decision.message}; {text}") if text else decision
 
 
 def _paced(

@@ -47,6 +47,7 @@ class Note(IntEnum):
     UNPROVEN = 11
     AT_REST = 12
     RESERVED = 13
+    TOO_LATE = 14
     UNKNOWN_RESUME = 20
 
 
@@ -147,8 +148,13 @@ def contested(codes: IntArray, contest: Contest) -> IntArray:
     """Return the notes (J, C) after the rules for competing jobs."""
     offered = codes == Note.OFFERED
     return np.select(
-        [offered & contest.reserved[:, None], offered & contest.unproven, offered & contest.resting],
-        [Note.RESERVED, Note.UNPROVEN, Note.AT_REST],
+        [
+            offered & contest.too_late,
+            offered & contest.reserved[:, None],
+            offered & contest.unproven,
+            offered & contest.resting,
+        ],
+        [Note.TOO_LATE, Note.RESERVED, Note.UNPROVEN, Note.AT_REST],
         codes,
     ).astype(np.int64)
 

@@ -12,6 +12,7 @@ from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.configurations.eligibility import weight_of
 from service.domain.allocation.configurations.rows import rows_of
 from service.domain.allocation.configurations.scope import RoundScope, scope_of
+from service.domain.allocation.inputs.deadlines import deadlines_of
 from service.domain.allocation.inputs.estimates import Estimates, estimates_of
 from service.domain.allocation.inputs.notes import (
     MIN_GAIN,
@@ -117,7 +118,13 @@ def build_round(snapshot: Snapshot) -> Round:
     tenancy = tenancy_of(snapshot, scope.jobs, scope.columns, scope.capacities, notes.allowed, scope.current)
     given = _given(scope, notes, estimates.prospects.remaining, search, (*rows, *tenancy.rows))
     evidence = evidence_of(scope, estimates.measured, tenancy)
-    contest = contend(replace(given, share=tenancy.share), tenure_of(scope), evidence, solve)
+    contest = contend(
+        replace(given, share=tenancy.share),
+        tenure_of(scope),
+        evidence,
+        solve,
+        deadlines_of(scope, estimates, notes, search, tenancy),
+    )
     prices = search.unbiased(thrift(scope.jobs, scope.columns, scope.capacities))
     return Round(
         scope=scope,

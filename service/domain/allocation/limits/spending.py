@@ -74,7 +74,7 @@ def prospects_of(
     # Samples give no time if no speed is known: with a guessed speed the shortest job might look the longest.
     remaining = np.where(
         learned.measured | learned.related,
-        np.array([_remaining(job) for job in jobs]) * _worth_of_a_sample(current, table),
+        np.array([_remaining(job) for job in jobs]) * worth_of_a_sample(current, table),
         np.nan,
     )
     return Prospects(
@@ -86,7 +86,7 @@ def prospects_of(
     )
 
 
-def _worth_of_a_sample(current: IntArray, table: GoodputTable) -> FloatArray:
+def worth_of_a_sample(current: IntArray, table: GoodputTable) -> FloatArray:
     """Return the reference samples (J,) per sample of each job, at the batch that it has or would have."""
     if not table.goodput.size:
         return np.ones(len(current))

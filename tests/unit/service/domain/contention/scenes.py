@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import NOTHING, Row
 from service.domain.allocation.knapsack.solver import solve
+from service.domain.contention.deadline_plan import Deadlines
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import GuaranteedJobs, Tenure, guaranteed_jobs_of
 from service.domain.contention.rules import Contest, contend
@@ -42,6 +43,10 @@ class Rival:
     forced: bool = False
     exempt: bool = False
     entitled: bool = False
+    left_s: float = math.inf
+    """Seconds until its deadline. Its P90 finish is at `remaining` over its speed, and after a change of `change_s`."""
+    promised: bool = False
+    visiting: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,12 +136,27 @@ class Scene:
         )
 
     @cached_property
+    def deadlines(self) -> Deadlines:
+        here = np.arange(len(self.slots)) == self.given.current[:, None]
+        change_s = np.where(here, 0.0, self.given.change_s[:, None])
+        late_s = self.given.remaining[:, None] / self.given.goodput + change_s
+        own = [np.isin(self.slots, one.sizes) for one in self.rivals]
+        return Deadlines(
+            left_s=self.of(lambda one: one.left_s),
+            late_s=np.where(np.array(own, dtype=np.bool_).reshape(late_s.shape), late_s, math.inf),
+            may=self.given.allowed,
+            promised=self.of(lambda one: one.promised, np.bool_),
+            visiting=self.of(lambda one: one.visiting, np.bool_),
+            priority=self.of(lambda one: one.priority),
+        )
+
+    @cached_property
     def seats(self) -> GuaranteedJobs:
-        return guaranteed_jobs_of(self.given, self.tenure, solve)
+        return guaranteed_jobs_of(self.given, self.tenure, solve, np.zeros(len(self.rivals), dtype=np.bool_))
 
     @cached_property
     def contest(self) -> Contest:
-        return contend(self.given, self.tenure, self.evidence, solve)
+        return contend(self.given, self.tenure, self.evidence, solve, self.deadlines)
 
     def sizes_of(self, columns: IntArray) -> list[int]:
         """The sizes of columns (J,), 0 for none."""

@@ -15,7 +15,7 @@ from service.domain.rental.catalogue import BUILT_IN
 from service.domain.rental.plans import Architecture, MachinePlan, PlanLimits
 from service.domain.rental.recommend import Need, PlanBadge, Recommendation, candidates, recommend, shapes_of
 from service.domain.rental.speeds import Given, speeds_at
-from service.usecases.jobs.forecasts import planned
+from service.usecases.jobs.planned import planned
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FEW = tuple(

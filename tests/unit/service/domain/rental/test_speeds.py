@@ -14,7 +14,7 @@ from headway.contract.spec import JobSpec
 from service.domain.cluster.snapshot import Measurement
 from service.domain.rental.catalogue import tflops_of
 from service.domain.rental.speeds import POWER, REFERENCE, Basis, Given, Shape, relative_tflops, speeds_at
-from service.usecases.jobs.forecasts import planned
+from service.usecases.jobs.planned import planned
 
 JOB = planned(JobSpec(name="gpt-1", run="python train.py"), datetime(2026, 11, 21, tzinfo=UTC))
 KINDS = ("cpu", "t4", "a10g", "v100", "h100", "none-such")

@@ -20,6 +20,7 @@ from service.domain.shared.errors import (
 CODES = {
     "BundleRefused": "bundle_refused",
     "ChangedMeanwhile": "changed",
+    "DeadlineRefused": "deadline_refused",
     "Forbidden": "forbidden",
     "HeadwayServiceError": "internal",
     "IdempotencyConflict": "idempotency_conflict",

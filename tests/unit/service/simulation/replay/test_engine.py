@@ -17,6 +17,7 @@ from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.registry import policy
 from service.domain.shared.arrays import FloatArray, IntArray
+from service.simulation.model.clusters import configurations_of
 from service.simulation.model.world import Arrival, BadInput, ClusterRules, PriorService, Replay, View, World
 from service.simulation.replay.engine import replay
 from service.simulation.replay.metrics import summary
@@ -24,6 +25,7 @@ from service.simulation.replay.policy_state import PolicyState
 from tests.unit.service.simulation.scenes import (
     CONFIGURATIONS,
     EVERY_MINUTE,
+    KINDS,
     SPEEDING,
     STEADY,
     anything_that_fits,
@@ -70,6 +72,29 @@ def test_the_work_of_a_job_stretches_its_phases() -> None:
     found, _ = scripted(scene, everyone_gets(0))
     # 120 samples at rate 1, of which 60 are done, and 600 at rate 3.
     assert found.jobs.end_s[0] == pytest.approx(60.0 + 5.0 + 60.0 + 600.0 / 3)
+
+
+def test_a_deadline_is_kept_that_the_policy_alone_would_miss() -> None:
+    """The same rule as in the service: four jobs share the cluster, and the last one needs four slots."""
+    due_s = 190.0
+    scene = world(*[(0.0, STEADY)] * 4, rules=LIVE)
+    last = replace(scene.arrivals[3], deadline_s=due_s, weight=0.001)
+    for arrival, in_time in ((last, True), (replace(last, deadline_s=math.inf), False)):
+        found = replay(replace(scene, arrivals=(*scene.arrivals[:3], arrival)), policy("goodput"))
+        assert bool(found.jobs.end_s[3] <= due_s) is in_time
+
+
+def test_a_promise_precedes_an_earlier_deadline() -> None:
+    scene = world((0.0, STEADY), (0.0, STEADY), rules=LIVE)
+    both = [replace(one, deadline_s=170.0 + index, min_slots=4) for index, one in enumerate(scene.arrivals)]
+    # One node of four slots for two jobs: only one of them ends in time.
+    small = replace(scene, kinds=KINDS[1:], configurations=configurations_of(KINDS[1:]))
+    goodput = np.tile(small.configurations.slots * 1.0, (2, 1))
+    small = replace(small, applications=tuple(replace(one, goodput=goodput) for one in scene.applications))
+    for promised in (0, 1):
+        arrivals = tuple(replace(one, promised=index == promised) for index, one in enumerate(both))
+        found = replay(replace(small, arrivals=arrivals), policy("goodput"))
+        assert (found.jobs.end_s <= 172.0).tolist() == [promised == 0, promised == 1]
 
 
 @pytest.mark.parametrize(("rules", "pause_s", "restarts"), [(EVERY_MINUTE, 7.0, 1), (LIVE, 1.0, 0)])

@@ -81,3 +81,18 @@ def test_learning_costs_time_but_everything_ends() -> None:
         found = replay(scene, policy("goodput"))
         mean_s[view] = float((found.jobs.end_s - found.jobs.submit_s).mean())
     assert mean_s[View.ORACLE] < mean_s[View.LEARNED] < 1.5 * mean_s[View.ORACLE]
+
+
+@pytest.mark.parametrize(("left_s", "is_enough"), [(700.0, True), (300.0, False)])
+def test_a_deadline_is_judged_by_what_was_learned(left_s: float, is_enough: bool) -> None:
+    """One slot takes about 407 s. The first job has shown sizes up to four when the second one comes."""
+    scene = world((0.0, STEADY), (700.0, STEADY), rules=LEARNED)
+    first, second = scene.arrivals
+    scene = replace(
+        scene, arrivals=(replace(first, work=4_000.0), replace(second, deadline_s=720.0 + left_s))
+    )
+    _, seen = scripted(scene, lambda given: [*doubles(given)[:1], *[NOTHING] * (len(given.current) - 1)])
+    given = next(one for one, _ in seen.rounds if len(one.current) == 2)
+    slots = given.configurations.slots
+    assert given.allowed[1, slots == 1].any() == is_enough
+    assert given.allowed[1, slots == 4].any()

@@ -26,6 +26,8 @@ from headway.contract.views.decisions import (
 from headway.contract.views.forecasts import (
     Confidence,
     ConfigurationForecast,
+    DeadlineOutlook,
+    DeadlineVerdict,
     ForecastView,
     Mark,
     PlanView,
@@ -370,3 +372,10 @@ def service() -> StubService:
 @pytest.mark.parametrize("verb", ["plan", "forecast", "explain", "rounds", "policy"])
 def test_every_verb_has_an_example(service: StubService, verb: str):
     assert f"headway {verb}" in run(service, verb, "--help").stdout
+
+
+def test_a_plan_says_whether_its_deadline_is_feasible() -> None:
+    outlook = DeadlineOutlook(verdict=DeadlineVerdict.FEASIBLE_FROM, deadline=NOW, message="from noon on")
+    plan = plan_of().model_copy(update={"deadline": outlook})
+    assert "deadline feasible from: from noon on" in text(render.plan_page(plan))
+    assert "deadline" not in text(render.plan_page(plan_of()))
