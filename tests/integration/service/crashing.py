@@ -15,7 +15,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -281,7 +281,7 @@ async def world_of(harness: Harness, lives: Lives) -> AsyncIterator[World]:
         "registry": CollectorRegistry(),
     }
     app = create_app(replace(context, **changed), nullcontext)
-    shared = {name: getattr(harness.scheduler, name) for name in Scheduler.__dataclass_fields__}
+    shared = {one.name: getattr(harness.scheduler, one.name) for one in fields(Scheduler) if one.init}
     scheduler = Begun(
         **{
             **shared,

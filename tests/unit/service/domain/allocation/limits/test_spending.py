@@ -34,7 +34,7 @@ from tests.unit.service.domain.cluster.test_pools import (
 )
 
 ON_DEMAND = {"market": "on-demand"}
-ONE_SIZE = {"fifo", "las", "srtf", "gavel"}
+ONE_SIZE = {"fifo", "las", "srtf", "gavel", "shockwave"}
 """Policies that know one size for each job."""
 TEAM = Cap("team", "team", 8.0)
 
