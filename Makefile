@@ -42,7 +42,7 @@ demo-money: $(READY)  ## rent machines of this host under a budget, lose two of 
 	$(BIN)/python -m examples.demo_money
 
 # Tests that mostly wait for processes share a core: more workers than cores.
-test: $(READY) browser  ## run the tests (about a quarter of an hour on two cores)
+test: $(READY) browser  ## run the tests (about 25 minutes on two cores)
 	$(BIN)/python -m pytest tests/unit -n 2 -m 'not long'
 	$(BIN)/python -m pytest $(PURE) -n 2 -m 'not long'
 	$(BIN)/python -m pytest $(STORES) -n 4 -m 'not long'
