@@ -40,7 +40,7 @@ def repeated(live: Live, losses_per_h: float) -> Order:
 
 
 def saves_rarely_at_the_end(live: Live) -> bool:
-    """Whether the ranks, when the job had ended, had the longest interval. A slow save may prolong a shorter one."""
+    """Return True if the ranks had the longest interval at the end of the job. A slow save may prolong a shorter one."""
     live.allow_all()
     assert live.wait() == [0] * len(live.members), live.output()
     every_s = live.messages(Checkpointed)[-1].every_s

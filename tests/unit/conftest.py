@@ -13,7 +13,7 @@ _running = False
 
 
 def _watch(event: str, arguments: tuple[object, ...]) -> None:
-    """Those within the process stay: event loops wake themselves through one."""
+    """Fail a test that opens a socket, except one within the process, by which event loops wake themselves."""
     if _running and event == "socket.__new__" and arguments[1] != socket.AF_UNIX:
         pytest.fail("a unit test opened a socket")
 

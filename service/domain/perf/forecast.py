@@ -6,12 +6,16 @@ exp(1.2816 * spread).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
+from service.domain.jobs.job import Job, class_of
+from service.domain.perf.learned import job_classes
 from service.domain.shared.arrays import FloatArray, IntArray
 
 Z90: Final = 1.2815515655446004
@@ -115,6 +119,23 @@ def remaining_samples(
         samples=samples,
         spread=np.where(said, 0.0, spread / Z90),
         source=np.where(said, int(WorkSource.SCRIPT), source),
+    )
+
+
+def remaining_of(jobs: Sequence[Job], ended_samples: Mapping[str, Sequence[float]]) -> Remaining:
+    """Return the samples left of each job: as its script reports, otherwise as ended jobs of its class took.
+
+    `ended_samples` are the samples of ended jobs, by class.
+    """
+    names = sorted({class_of(job.spec) for job in jobs})
+    took = [(index, samples) for index, name in enumerate(names) for samples in ended_samples.get(name, ())]
+    of_class, samples = np.array(took, dtype=np.float64).reshape(len(took), 2).T
+    totals = [job.progress.total_samples for job in jobs]
+    return remaining_samples(
+        np.array([job.progress.samples for job in jobs], dtype=np.float64),
+        np.array([math.nan if total is None else float(total) for total in totals]),
+        job_classes(jobs),
+        learn_totals(of_class.astype(np.int64), samples, len(names)),
     )
 
 

@@ -18,7 +18,7 @@ from service.domain.allocation.configurations.eligibility import settled_job
 from service.domain.allocation.inputs.round import Round, build_round
 from service.domain.cluster.snapshot import SlotKey, Snapshot
 from service.domain.jobs.job import Job, class_of
-from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_totals, remaining_samples
+from service.domain.perf.forecast import Z90, Remaining, WorkSource, remaining_of
 from service.domain.perf.scores import error_ratio, inside, score
 from service.domain.policies.framework.policy import keeps_batch
 from service.domain.policies.registry import POLICIES
@@ -133,14 +133,7 @@ def left_of(job: Job, ended_samples: Sequence[float]) -> Remaining:
 
     `ended_samples` are the sample counts of ended jobs of its class.
     """
-    totals = learn_totals(np.zeros(len(ended_samples), np.int64), np.array(ended_samples, np.float64), 1)
-    total = job.progress.total_samples
-    return remaining_samples(
-        np.array([job.progress.samples], np.float64),
-        np.array([math.nan if total is None else total]),
-        np.zeros(1, np.int64),
-        totals,
-    )
+    return remaining_of([job], {class_of(job.spec): ended_samples})
 
 
 def work_of(left: Remaining) -> Work:

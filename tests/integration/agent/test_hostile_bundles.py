@@ -58,7 +58,7 @@ class Surroundings:
         return {str(path) for path, _ in self._before ^ self._outside()}
 
     def odd(self) -> list[str]:
-        """What is in the folder and leads out of it, is neither a file, a folder nor a link, or runs as somebody else."""
+        """Return the paths in the folder that lead out of it, are no file, folder or link, or run as somebody else."""
         found = []
         for path in self.work.rglob("*"):
             mode = path.lstat().st_mode
@@ -88,7 +88,7 @@ def around(tmp_path: Path) -> Surroundings:
 
 
 def service_takes(data: bytes) -> bool:
-    """Whether an upload of it is taken. Nothing but a refusal may be raised."""
+    """Return True if the service accepts an upload of `data`. Nothing but a refusal may be raised."""
     try:
         inspect_bundle(data, max_bytes=MOST_BYTES)
     except (BundleRefused, TooLarge):

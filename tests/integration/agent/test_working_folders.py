@@ -45,7 +45,7 @@ def unit() -> configparser.ConfigParser:
 
 
 def working_folder_of_the_image() -> str:
-    """Of the last stage, which is the agent's."""
+    """Return the working folder of the last stage, which is the agent's."""
     return re.findall(r"^WORKDIR (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[-1]
 
 

@@ -34,7 +34,7 @@ LONG_AS_ANOTHER = {
     "soak",
     "uneven",
 }
-"""What they start is started by quicker ones as well."""
+"""Slow benchmarks whose programs quicker ones start as well."""
 IN_CHAOS = {"faults"}
 """`tests/chaos/test_faults.py` runs the whole of it, for longer."""
 

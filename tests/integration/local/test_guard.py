@@ -1,4 +1,4 @@
-"""What a killed starter leaves: nothing of its own, and everything of others."""
+"""A starter that is killed leaves nothing of its own, and everything of others."""
 
 from __future__ import annotations
 

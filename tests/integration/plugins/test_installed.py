@@ -77,7 +77,7 @@ def started(urls: tuple[str, str, str]) -> AbstractAsyncContextManager[Harness]:
 
 
 async def credit_s(harness: Harness) -> dict[str, float]:
-    """What the policy has carried over, by the name of the job."""
+    """Return the seconds that the policy has carried over, by the name of the job."""
     async with harness.service.database.begin() as tx:
         snapshot = await tx.rounds.snapshot(harness.clock.now())
     kept: dict[str, float] = snapshot.policy_state["state"]["credit_s"]

@@ -129,6 +129,25 @@ class Cast:
     ) -> None:
         await self.news(self.homes[who][0], self.message(who, kind, generation, rank, **fields))
 
+    async def trained(self, who: Born, generation: int, batch: int, speed: float, **fields: Any) -> None:
+        """Let rank 0 report 100 steps at so many samples per second, with much gradient noise."""
+        step_s = batch / speed
+        said = {
+            "epoch": 0,
+            "samples": 64_000,
+            "total_samples": 10**6,
+            "steps": 100,
+            "step_s_sum": 100 * step_s,
+            "step_s_squares": 100 * step_s**2,
+            "global_batch": batch,
+            "local_batch": 32,
+            "accumulation": 2,
+            "gradient_sqr": 1.0,
+            "gradient_var": 1e6,
+            "max_global_batch": 512,
+        }
+        await self.say(who, "progress", generation, 0, **{**said, **fields})
+
     async def ready(self, *who: Born) -> None:
         for one in who:
             await self.say(one, "hello", one[0])

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from headway.contract.agents import BatchOrder
 from headway.contract.views.jobs import JobState, Reason
-from tests.integration.service.cast import Born, Cast
+from tests.integration.service.cast import Cast
 from tests.integration.service.conftest import Harness
 
 ADAPTIVE = {"policy": "adaptive", "global": 64, "max_global": 512, "max_local": 32, "lr_rule": "adascale"}
@@ -18,26 +18,6 @@ ADAPTIVE = {"policy": "adaptive", "global": 64, "max_global": 512, "max_local": 
 @pytest_asyncio.fixture
 async def cast(harness: Harness) -> Cast:
     return Cast(harness)
-
-
-async def trained(cast: Cast, who: Born, generation: int, batch: int, speed: float, **fields: Any) -> None:
-    """Rank 0 tells of 100 steps at so many samples per second."""
-    step_s = batch / speed
-    said = {
-        "epoch": 0,
-        "samples": 64_000,
-        "total_samples": 10**6,
-        "steps": 100,
-        "step_s_sum": 100 * step_s,
-        "step_s_squares": 100 * step_s**2,
-        "global_batch": batch,
-        "local_batch": 32,
-        "accumulation": 2,
-        "gradient_sqr": 1.0,
-        "gradient_var": 1e6,
-        "max_global_batch": 512,
-    }
-    await cast.say(who, "progress", generation, 0, **{**said, **fields})
 
 
 async def begun(cast: Cast, *, slots: int = 1, **batch: Any) -> None:
@@ -54,7 +34,7 @@ async def changed(cast: Cast, generation: int, batch: int) -> None:
 
 async def test_a_larger_batch_is_tried_in_place(cast: Cast) -> None:
     await begun(cast, slots=2)
-    await trained(cast, (1, 0), 1, 64, 1000.0)
+    await cast.trained((1, 0), 1, 64, 1000.0)
     assert (await cast.job()).progress.global_batch == 64
     await cast.turn()
     job = await cast.job()
@@ -80,14 +60,14 @@ async def test_a_larger_batch_is_tried_in_place(cast: Cast) -> None:
 
 async def test_a_trial_in_vain_goes_back_and_is_not_repeated(cast: Cast) -> None:
     await begun(cast)
-    await trained(cast, (1, 0), 1, 64, 1000.0)
+    await cast.trained((1, 0), 1, 64, 1000.0)
     await cast.turn()
     await changed(cast, 2, 128)
-    await trained(cast, (1, 0), 2, 128, 1020.0)
+    await cast.trained((1, 0), 2, 128, 1020.0)
     await cast.turn()
     assert cast.orders(3)["alpha"].batch == BatchOrder(global_batch=64)
     await changed(cast, 3, 64)
-    await trained(cast, (1, 0), 3, 64, 1000.0)
+    await cast.trained((1, 0), 3, 64, 1000.0)
     await cast.turn()
     assert (await cast.job()).state is JobState.RUNNING
     assert cast.orders(4) == {}
@@ -100,7 +80,7 @@ async def test_a_trial_in_vain_goes_back_and_is_not_repeated(cast: Cast) -> None
 )
 async def test_nothing_is_changed_without_evidence(cast: Cast, missing: dict[str, Any]) -> None:
     await begun(cast)
-    await trained(cast, (1, 0), 1, 64, 1000.0, **missing)
+    await cast.trained((1, 0), 1, 64, 1000.0, **missing)
     await cast.turn()
     assert (await cast.job()).state is JobState.RUNNING
     assert cast.orders(2) == {}
@@ -122,7 +102,7 @@ async def test_off_by_default(cast: Cast) -> None:
     }
     sent = (first.global_batch, first.max_global_batch, first.max_local_batch, first.lr_rule)
     assert sent == (64, None, 32, "none")
-    await trained(cast, (1, 0), 1, 64, 1000.0)
+    await cast.trained((1, 0), 1, 64, 1000.0)
     await cast.turn()
     assert cast.orders(2) == {}
 
@@ -130,7 +110,7 @@ async def test_off_by_default(cast: Cast) -> None:
 async def test_a_loss_during_the_change_takes_the_batch_along(cast: Cast) -> None:
     """Some ranks may have changed already: the next order decides for all."""
     await begun(cast, slots=2)
-    await trained(cast, (1, 0), 1, 64, 1000.0)
+    await cast.trained((1, 0), 1, 64, 1000.0)
     await cast.turn()
     await cast.die((1, 1))
     order = cast.orders(3)["alpha"]
@@ -147,7 +127,7 @@ async def test_newcomers_and_starts_keep_the_batch(cast: Cast) -> None:
     assert (first.global_batch, first.start_global_batch, first.max_global_batch) == (64, None, 512)
     assert (first.max_local_batch, first.lr_rule) == (32, "adascale")
     await cast.harness.post("jobs/job/resize", {"slots": 1})
-    await trained(cast, (1, 0), 1, 64, 1000.0)
+    await cast.trained((1, 0), 1, 64, 1000.0)
     await cast.turn()
     await changed(cast, 2, 128)
     await cast.resize(2)

@@ -65,30 +65,10 @@ async def test_each_is_listed_with_its_parameters_and_starts_jobs(cast: Cast, po
     assert (await decided(cast, "job"))["policy"] == policy
 
 
-async def trained(cast: Cast, generation: int, batch: int, **fields: Any) -> None:
-    """Rank 0 tells of 100 steps at 1,000 samples per second with much gradient noise."""
-    step_s = batch / 1000.0
-    said = {
-        "epoch": 0,
-        "samples": 64_000,
-        "total_samples": 10**6,
-        "steps": 100,
-        "step_s_sum": 100 * step_s,
-        "step_s_squares": 100 * step_s**2,
-        "global_batch": batch,
-        "local_batch": 32,
-        "accumulation": 2,
-        "gradient_sqr": 1.0,
-        "gradient_var": 1e6,
-        "max_global_batch": 512,
-    }
-    await cast.say((1, 0), "progress", generation, 0, **{**said, **fields})
-
-
 async def test_elastic_fixed_takes_a_job_back_to_the_batch_of_its_file(cast: Cast) -> None:
     await cast.join(alpha=1)
     await cast.begin(1, batch=ADAPTIVE, elastic={"min": 1, "max": 1})
-    await trained(cast, 1, 64)
+    await cast.trained((1, 0), 1, 64, 1000.0)
     await cast.turn()
     assert cast.orders(2)["alpha"].batch == BatchOrder(global_batch=128), "the default tries a larger one"
     await cast.switch(2)
@@ -101,7 +81,7 @@ async def test_elastic_fixed_takes_a_job_back_to_the_batch_of_its_file(cast: Cas
     assert cast.orders(3)["alpha"].batch == BatchOrder(global_batch=64)
     await cast.switch(3)
     await cast.say((1, 0), "batch_changed", 3, **{**said, "global_batch": 64, "lr_factor": 1.0})
-    await trained(cast, 3, 64)
+    await cast.trained((1, 0), 3, 64, 1000.0)
     await cast.turn()
     assert cast.orders(4) == {}, "and no other batch is tried"
 
@@ -134,11 +114,11 @@ async def test_optimus_fits_the_losses_that_a_job_reports(cast: Cast) -> None:
     await cast.begin(1, elastic={"min": 1, "max": 1})
     for samples in (1000, 2000, 3000, 4000):
         values = {"loss": 2 / (1 + samples / 1000)}
-        await trained(cast, 1, 64, samples=samples, total_samples=None)
+        await cast.trained((1, 0), 1, 64, 1000.0, samples=samples, total_samples=None)
         await cast.say((1, 0), "metrics", 1, 0, epoch=0, samples=samples, values=values)
         await cast.turn()
     losses = (await policy_state(cast))["state"]["losses"]
     assert losses == {(await cast.job()).id: [[1000, 1.0], [2000, 2 / 3], [3000, 0.5], [4000, 0.4]]}
-    await trained(cast, 1, 64, samples=5000, total_samples=10_000)
+    await cast.trained((1, 0), 1, 64, 1000.0, samples=5000, total_samples=10_000)
     await cast.turn()
     assert await policy_state(cast) == {}, "a declared length needs no losses"

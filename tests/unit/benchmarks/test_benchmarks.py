@@ -39,7 +39,7 @@ def test_rounds_are_compared_one_by_one() -> None:
 
 
 def test_rare_steps_count_in_a_mean_up_to_three_median_steps() -> None:
-    """Of eight steps one takes 1.8 s and one stands for a pause of the machine."""
+    """One of eight steps takes 1.8 s, and another stands for a pause of the machine."""
     ours, theirs = [1.0] * 6 + [1.8, 60.0], [1.0] * 7 + [3.0]
     found = overhead.compare([(ours, theirs), (ours, theirs)], mean=True)
     assert found.ratio == pytest.approx((6 + 1.8 + 3.0) / (7 + 3.0))

@@ -1,4 +1,4 @@
-"""What a script without the library says of its steps."""
+"""Steps that a script without the library reports."""
 
 from __future__ import annotations
 

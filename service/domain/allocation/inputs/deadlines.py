@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from headway.contract.views.forecasts import SearchPhase
@@ -15,8 +13,7 @@ from service.domain.allocation.limits.spending import worth_of_a_sample
 from service.domain.allocation.limits.tenancy import Tenancy
 from service.domain.contention.costs import change_s, restart_s
 from service.domain.contention.deadline_plan import Deadlines
-from service.domain.jobs.job import class_of
-from service.domain.perf.forecast import Remaining, forecast, learn_totals, remaining_samples
+from service.domain.perf.forecast import forecast, remaining_of
 from service.domain.shared.arrays import FloatArray
 
 _NEVER = (Note.NOT_ALLOWED, Note.OVER_BUDGET, Note.DEADLINE, Note.BACK_OFF, Note.UNKNOWN_RESUME)
@@ -55,7 +52,8 @@ def late_s_of(scope: RoundScope, estimates: Estimates) -> FloatArray:
 
     The result is NaN where the work or the speed is unknown, and infinite where the job cannot run.
     """
-    prospects, left = estimates.prospects, _remaining(scope)
+    prospects = estimates.prospects
+    left = remaining_of(scope.jobs, scope.snapshot.ended_samples)
     worth = worth_of_a_sample(scope.current, estimates.table)
     samples = np.where(estimates.known, np.maximum(left.samples, 1.0) * worth, np.nan)
     here = np.arange(prospects.goodput.shape[1]) == scope.current[:, None]
@@ -72,20 +70,3 @@ def late_s_of(scope: RoundScope, estimates: Estimates) -> FloatArray:
         pause_s=np.where(here, 0.0, np.array(change)[:, None]),
     )
     return np.where(np.isnan(samples)[:, None], np.nan, expected.time_p90_s)
-
-
-def _remaining(scope: RoundScope) -> Remaining:
-    """Return the samples left of each job: as its script says, otherwise as ended jobs of its class took."""
-    jobs, ended = scope.jobs, scope.snapshot.ended_samples
-    classes = sorted({class_of(job.spec) for job in jobs})
-    index = {name: number for number, name in enumerate(classes)}
-    took = [(index[name], samples) for name in ended if name in index for samples in ended[name]]
-    of_class, samples = np.array(took, dtype=np.float64).reshape(len(took), 2).T
-    totals = learn_totals(of_class.astype(np.int64), samples, len(classes))
-    said = [job.progress.total_samples for job in jobs]
-    return remaining_samples(
-        np.array([job.progress.samples for job in jobs], dtype=np.float64),
-        np.array([math.nan if total is None else float(total) for total in said]),
-        np.array([index[class_of(job.spec)] for job in jobs], dtype=np.int64),
-        totals,
-    )

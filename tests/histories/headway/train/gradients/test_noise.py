@@ -24,7 +24,7 @@ Draw = Callable[[int], list[torch.Tensor]]
 
 
 def step_of_ranks(draw: Draw, shares: Sequence[int]) -> Measurement:
-    """What a step of ranks with these local batches measures, from what goes into and out of the all-reduce."""
+    """Measure a step of ranks with these local batches, from what goes into and out of the all-reduce."""
     batch = sum(shares)
     weighted = [[share / batch * one for one in draw(share)] for share in shares if share]
     moment = sum(
@@ -36,7 +36,7 @@ def step_of_ranks(draw: Draw, shares: Sequence[int]) -> Measurement:
 
 
 def accumulating_step(draw: Draw, micro_batches: Sequence[int]) -> Measurement:
-    """What one rank measures that accumulates: the norm halfway, and at the end."""
+    """Measure a step of one rank that accumulates, from the norms halfway and at the end."""
     batch, halfway = sum(micro_batches), sum(micro_batches[: (len(micro_batches) + 1) // 2])
     total: list[torch.Tensor] = []
     so_far = half_sqr = 0.0
