@@ -3,8 +3,8 @@
     python -m benchmarks.agreement --json
     python -m benchmarks.agreement --timer --quick
 
-Seven jobs train on two slots of a local cluster (PostgreSQL, Redis, service and agent as `headway up` starts them). Their
-submit times make them wait, share slots and change their sizes. The measurements of that run (step times by size, starts,
+Nine jobs train on two slots of a local cluster (PostgreSQL, Redis, service and agent as `headway up` starts them). Their
+submit times make them wait, share slots and change their sizes. The last two adapt their batch. The measurements of that run (step times by size, starts,
 changes, ends) define a world. `service.simulation` replays it with the scheduling code of production, and does not know the
 live decisions.
 
@@ -34,17 +34,23 @@ from service.simulation.replay.engine import replay
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Job with `length_s` seconds of training on one slot. `at_s` and `follows` are those of `Submit`."""
+    """Job with `length_s` seconds of training on one slot. The other fields are those of `Submit`.
+
+    The steps of a job that adapts its batch always wait for a timer.
+    """
 
     name: str
     at_s: float
     length_s: float
     follows: str | None = None
+    noise_scale: float | None = None
 
 
 SLOTS = 2
 STEP_S = 0.1
 """Seconds of a step on one slot with `--timer`."""
+NOISE_SCALE = 4096.0
+"""Gradient noise in samples, at which a larger batch wastes next to nothing."""
 STREAM = (
     Job("ada", 0.0, 60.0),
     Job("bob", 3.0, 12.0),
@@ -53,6 +59,8 @@ STREAM = (
     Job("eve", 75.0, 15.0),
     Job("fay", 80.0, 35.0),
     Job("gus", 85.0, 10.0),
+    Job("hal", 150.0, 50.0, noise_scale=NOISE_SCALE),
+    Job("ida", 175.0, 20.0, noise_scale=NOISE_SCALE),
 )
 """No job is submitted about when the speed of another one is first measured.
 
@@ -79,16 +87,18 @@ def main() -> None:
 
 def submits(jobs: Sequence[Job], *, timer: bool) -> list[Submit]:
     """Return the submits of jobs of these lengths. Without the timer, a step's arithmetic is timed on this machine first."""
-    step_s = STEP_S if timer else _arithmetic_s()
+    computed_s = None if timer else _arithmetic_s()
+    waits = [timer or job.noise_scale is not None for job in jobs]
     return [
         Submit(
             name=job.name,
             at_s=job.at_s,
-            steps=round(job.length_s / step_s),
-            step_s=STEP_S if timer else None,
+            steps=round(job.length_s / (STEP_S if waiting or computed_s is None else computed_s)),
+            step_s=STEP_S if waiting else None,
             follows=job.follows,
+            noise_scale=job.noise_scale,
         )
-        for job in jobs
+        for job, waiting in zip(jobs, waits, strict=True)
     ]
 
 

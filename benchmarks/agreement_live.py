@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.cluster import POLL_S, wait_for_success, warm_cluster
+from benchmarks.scripts.paced import BATCH
 from benchmarks.servers import connected
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
@@ -18,7 +19,15 @@ from headway.local.postgres import EmbeddedPostgres
 
 SCRIPTS = Path(__file__).parent / "scripts"
 _RELEASED = "SELECT job_id, released_at FROM slot_grants WHERE released_at IS NOT NULL"
-_STEPS = "SELECT job_id, slots, sum(steps), sum(step_s_sum) FROM measurements GROUP BY job_id, slots"
+_STEPS = """
+    SELECT job_id, slots, global_batch, sum(steps), sum(step_s_sum) FROM measurements
+    GROUP BY job_id, slots, global_batch
+"""
+_NOISE = """
+    SELECT DISTINCT ON (job_id) job_id,
+        CASE WHEN gradient_sqr > 0 THEN gradient_var / gradient_sqr ELSE 'Infinity' END
+    FROM measurements WHERE gradient_var IS NOT NULL ORDER BY job_id, updated_at DESC
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +38,7 @@ class Submit:
         at_s: submit time, in seconds after the first submit, or after the first live resize of the job named by `follows`.
         steps: number of steps.
         step_s: seconds of a step on one slot, by a timer; None means that a step computes.
+        noise_scale: noise scale of the gradient, in samples, of a job that adapts its batch; None: its batch is fixed.
     """
 
     name: str
@@ -36,14 +46,17 @@ class Submit:
     steps: int
     step_s: float | None
     follows: str | None = None
+    noise_scale: float | None = None
 
     def spec(self) -> JobSpec:
-        pace = "" if self.step_s is None else f" {self.step_s}"
+        pace = " ".join(f"{one}" for one in (self.steps, self.step_s, self.noise_scale) if one is not None)
+        batch = {"policy": "adaptive", "global": BATCH, "max_global": 2 * BATCH}
         return JobSpec.model_validate(
             {
                 "name": self.name,
                 "workdir": str(SCRIPTS),
-                "run": f"python paced.py {self.steps}{pace}",
+                "run": f"python paced.py {pace}",
+                "batch": {} if self.noise_scale is None else batch,
                 "env": {"OMP_NUM_THREADS": "1"},
                 "elastic": {"min": 1, "max": 2},
             }
@@ -60,15 +73,17 @@ class FinishedJob:
     Attributes:
         job, events: the job and its events from the service.
         trained_at: end of its last step, reported by its script.
-        step_s: mean seconds of a step by number of slots, measured by its ranks.
+        step_s: mean seconds of a step by number of slots and global batch, measured by its ranks.
+        noise_scale: gradient noise scale in samples, measured by its ranks; None of a fixed batch.
         released_at: times at which its slots became free.
     """
 
     job: JobView
     events: tuple[EventView, ...]
     trained_at: datetime
-    step_s: Mapping[int, float]
+    step_s: Mapping[tuple[int, int], float]
     released_at: tuple[datetime, ...]
+    noise_scale: float | None = None
 
     @property
     def completion_s(self) -> float:
@@ -101,14 +116,17 @@ def run_live(folder: Path, submits: Sequence[Submit], *, slots: int, within_s: f
             time.sleep(max(0.0, since_s + submit.at_s - time.monotonic()))
             ids.append(client.submit(submit.spec()).id)
         jobs = [wait_for_success(client, job, began_s + within_s) for job in ids]
-        step_s, released = asyncio.run(_read_measurements(EmbeddedPostgres(folder / "postgres").url()))
+        step_s, noise_scale, released = asyncio.run(
+            _read_measurements(EmbeddedPostgres(folder / "postgres").url())
+        )
         finished = tuple(
             FinishedJob(
                 job=job,
                 events=tuple(client.events(job.id)),
-                trained_at=next(point.at for point in client.metrics(job.id) if point.name == "trained"),
+                trained_at=max(point.at for point in client.metrics(job.id) if point.name == "trained"),
                 step_s=step_s[job.id],
                 released_at=tuple(sorted(released[job.id])),
+                noise_scale=noise_scale.get(job.id),
             )
             for job in jobs
         )
@@ -127,14 +145,19 @@ def _changed_s(client: Client, name: str) -> float:
     return time.monotonic()
 
 
-async def _read_measurements(url: str) -> tuple[dict[str, dict[int, float]], dict[str, list[datetime]]]:
-    """Return the mean seconds of a step by job and slots, and the times at which slots became free, by job."""
+async def _read_measurements(
+    url: str,
+) -> tuple[dict[str, dict[tuple[int, int], float]], dict[str, float], dict[str, list[datetime]]]:
+    """Return, by job, the mean seconds of a step by slots and batch, the noise scale, and the times at which slots became
+    free.
+    """
     async with connected(url) as connection:
-        steps, grants = await connection.fetch(_STEPS), await connection.fetch(_RELEASED)
-    step_s: dict[str, dict[int, float]] = {}
-    for job_id, slots, count, step_s_sum in steps:
-        step_s.setdefault(job_id, {})[int(slots)] = float(step_s_sum) / int(count)
+        steps, noise = await connection.fetch(_STEPS), await connection.fetch(_NOISE)
+        grants = await connection.fetch(_RELEASED)
+    step_s: dict[str, dict[tuple[int, int], float]] = {}
+    for job_id, slots, batch, count, step_s_sum in steps:
+        step_s.setdefault(job_id, {})[int(slots), int(batch)] = float(step_s_sum) / int(count)
     released: dict[str, list[datetime]] = {}
     for job_id, released_at in grants:
         released.setdefault(job_id, []).append(released_at)
-    return step_s, released
+    return step_s, {job_id: float(scale) for job_id, scale in noise}, released

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -10,13 +11,14 @@ import numpy as np
 
 from benchmarks.agreement_live import FinishedJob, Run
 from headway.contract.views.jobs import EventView
+from service.domain.perf.efficiency import efficiency
 from service.domain.policies.framework.policy import Configurations
-from service.domain.shared.arrays import FloatArray
 from service.loops.scheduler import Intervals
 from service.simulation.model.clusters import configurations_of
 from service.simulation.model.world import (
     Application,
     Arrival,
+    BatchStages,
     ClusterRules,
     Kind,
     Latencies,
@@ -65,58 +67,94 @@ def world_of(run: Run) -> World:
 def _application(
     job: FinishedJob,
     configurations: Configurations,
-    step_s: Mapping[int, float],
+    step_s: Mapping[tuple[int, int], float],
     start_s: float,
     end_s: float,
 ) -> Application:
-    progress = job.job.progress
-    batch, samples = progress.global_batch, progress.total_samples
-    assert batch is not None and samples is not None, "the script uses the library"  # noqa: PT018
-    times = np.array([[step_s[slots] for slots in configurations.slots.tolist()]])
+    progress, batches = job.job.progress, _batches(job)
+    work = progress.total_progress or progress.total_samples
+    assert work is not None, "the script uses the library"
+    times = np.array([[step_s[slots, batch] for slots in configurations.slots.tolist()] for batch in batches])
+    noise_scale = math.nan if job.noise_scale is None else job.noise_scale
+    batch = np.array(batches, dtype=np.float64)
+    goodput = batch[:, None] * efficiency(batch, batch[0], noise_scale)[:, None] / times
+    best = goodput.argmax(axis=0)
+    columns = np.arange(len(best))
     return Application(
         name=job.job.name,
-        boundaries=np.array([0.0, float(samples)]),
-        goodput=batch / times,
+        boundaries=np.array([0.0, float(work)]),
+        goodput=goodput[None, best, columns],
         restart_s=start_s,
         end_s=end_s,
-        steps=_steps(float(batch), times),
+        steps=Steps(
+            global_batch=batch[None, best],
+            accumulation=np.ones((1, len(best))),
+            step_s=times[None, best, columns],
+            sync_s=np.full((1, len(best)), np.nan),
+            noise_scale=np.array([noise_scale]),
+            reference_batch=float(batch[0]),
+            max_batch=float(batch[-1]),
+            max_local=np.array([np.inf]),
+            stages=BatchStages(batch=batch, step_s=times[None], goodput=goodput[None]),
+        ),
     )
 
 
-def _steps(batch: float, step_s: FloatArray) -> Steps:
-    """Return steps of one batch size whose synchronisation time is unknown."""
-    return Steps(
-        global_batch=np.full(step_s.shape, batch),
-        accumulation=np.ones(step_s.shape),
-        step_s=step_s,
-        sync_s=np.full(step_s.shape, np.nan),
-        noise_scale=np.array([np.nan]),
-        reference_batch=batch,
-        max_batch=batch,
-        max_local=np.array([np.inf]),
-    )
+def _batches(job: FinishedJob) -> list[int]:
+    """Return the batches that a job may have: its own and its doublings up to the bound, or its only one."""
+    batch, present = job.job.spec.batch, job.job.progress.global_batch
+    if batch.global_ is None or batch.max_global is None:
+        assert present is not None, "the script uses the library"
+        return [present]
+    doublings = int(math.log2(batch.max_global / batch.global_))
+    return [batch.global_ << doubling for doubling in range(doublings + 1)]
 
 
-def _all_step_s(jobs: Sequence[FinishedJob], sizes: Sequence[int]) -> list[dict[int, float]]:
-    """Return the seconds of a step of each job by slots.
+def _all_step_s(jobs: Sequence[FinishedJob], sizes: Sequence[int]) -> list[dict[tuple[int, int], float]]:
+    """Return the seconds of a step of each job by slots and batch.
 
-    For a size that a job never had, its known step time is scaled by the median ratio of the other jobs.
+    A size that a job with one batch never had follows from its known step time and the median ratio of the other jobs.
+    A job with several batches takes a constant and a time for each sample of a slot, fitted to its measurements.
     """
+    known = [{slots: one.step_s[slots, batch] for slots, batch in one.step_s} for one in jobs]
+    fixed = [times for one, times in zip(jobs, known, strict=True) if len(_batches(one)) == 1]
     ratios = {
-        size: _median((one.step_s[size] / one.step_s[1] for one in jobs if {1, size} <= set(one.step_s)), 1.0)
-        for size in sizes
+        size: _median((one[size] / one[1] for one in fixed if {1, size} <= set(one)), 1.0) for size in sizes
     }
-    return [
-        {size: one.step_s.get(size, ratios[size] * one.step_s[min(one.step_s)]) for size in sizes}
-        for one in jobs
-    ]
+    found: list[dict[tuple[int, int], float]] = []
+    for one, times in zip(jobs, known, strict=True):
+        if len(batches := _batches(one)) == 1:
+            base = times[min(times)]
+            found.append({(size, batches[0]): times.get(size, ratios[size] * base) for size in sizes})
+        else:
+            fitted = _fitted(one.step_s)
+            found.append(
+                {
+                    (size, batch): one.step_s.get((size, batch), fitted[0] + fitted[1] * batch / size)
+                    for size in sizes
+                    for batch in batches
+                }
+            )
+    return found
 
 
-def _starts_s(jobs: Sequence[FinishedJob], step_s: Sequence[Mapping[int, float]]) -> Iterator[float]:
+def _fitted(step_s: Mapping[tuple[int, int], float]) -> tuple[float, float]:
+    """Return the seconds of a step without samples and those of a sample of a slot, by least squares."""
+    samples = np.array([batch / slots for slots, batch in step_s])
+    times = np.array(list(step_s.values()))
+    if np.ptp(samples) == 0:
+        return 0.0, float(times.mean() / samples[0])
+    slope = float(np.cov(samples, times, bias=True)[0, 1] / samples.var())
+    return float(times.mean() - slope * samples.mean()), slope
+
+
+def _starts_s(
+    jobs: Sequence[FinishedJob], step_s: Sequence[Mapping[tuple[int, int], float]]
+) -> Iterator[float]:
     """Yield the seconds from each grant to the begin of the first step; the event is reported at the step's end."""
     for one, times in zip(jobs, step_s, strict=True):
         for granted, first in _pairs(one.events, "allocate", "first_step"):
-            yield _since(first.at, granted.at) - times[granted.data["slots"]]
+            yield _since(first.at, granted.at) - times[granted.data["slots"], _batches(one)[0]]
 
 
 def _latencies(jobs: Sequence[FinishedJob]) -> Latencies:

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from headway.contract import runtime
 from headway.contract.agents import DEVICE_CPU, RankSlot, RunCommand, SlotInfo
-from headway.contract.orders import Order, order_to_json
+from headway.contract.orders import BatchPlan, Order, order_to_json
 from headway.local.ports import HOST, free_port
 from worker_agent.devices.inventory import cpu_count, gpu_slots
 from worker_agent.host.folders import StateFolder, boot_s, write_text
@@ -185,10 +185,15 @@ class Job:
         write_plan(plan, folder)
         self._node.send(Start(folder.name))
 
-    def order(self, generation: int, members: dict[str, int], *, store_of: int) -> None:
-        """Order a live change of members."""
+    def order(
+        self, generation: int, members: dict[str, int], *, store_of: int, batch: int | None = None
+    ) -> None:
+        """Order a live change of members, or of the global batch."""
         store = f"{HOST}:{self._ports[store_of]}"
-        order = Order(generation=generation, world_size=len(members), store=store, members=members)
+        plan = None if batch is None else BatchPlan(global_batch=batch)
+        order = Order(
+            generation=generation, world_size=len(members), store=store, members=members, batch=plan
+        )
         for born in self._ports:
             write_text(self._folder.run(born).order, order_to_json(order))
 
@@ -207,13 +212,13 @@ class Job:
         """Wait until no process of a generation is left."""
         self.until(f"generation {generation} to be gone", self._folder.run(generation).gone.exists)
 
-    def until(self, what: str, condition: Callable[[], Found | None]) -> Found:
+    def until(self, what: str, condition: Callable[[], Found | None], *, every_s: float = _POLL_S) -> Found:
         """Wait until the condition is true, and return its value.
 
         Raises:
             RuntimeError: the condition is not true within `PATIENCE_S`, or a rank has failed.
         """
-        return until(what, condition, self._check_ranks)
+        return until(what, condition, self._check_ranks, every_s=every_s)
 
     def _check_ranks(self) -> None:
         self._node.listen()

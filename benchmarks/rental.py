@@ -41,7 +41,7 @@ from benchmarks.rental_market import LAUNCH_S, OptionalChange, Outcome, Prices, 
 from service.domain.policies.framework.policy import Configurations
 from service.domain.rental import flopp
 from service.domain.rental.catalogue import DEEPVM
-from service.domain.rental.spot import JobPace, Sizing, hold, sizing
+from service.domain.rental.spot.uniform_progress import Sizing, SpotMarket, hold, pace_of, sizing
 from service.simulation.inputs.streams import read_stream
 from service.simulation.model.profiles import RESTART_S, data_folder, read_application
 from service.simulation.model.spot import read_spot
@@ -56,8 +56,6 @@ MOST = 16
 """Largest measured number of machines with one GPU each."""
 DEADLINES = (1.25, 1.5, 2.0)
 SPARE_S = 600.0
-PATIENCE = 1.1
-"""Target time of the mixed rule, as a multiple of the time on demand."""
 ENTRIES = 2
 """Start positions in each market."""
 
@@ -66,6 +64,7 @@ class OnDemand:
     """The requested size, on demand."""
 
     name = "on_demand"
+    knows_market = True
 
     def wish(self, scene: Scene) -> OptionalChange:
         """Hold the requested size on demand."""
@@ -126,27 +125,25 @@ class Mixed:
     """The rule of the service."""
 
     name = "mixed"
+    knows_market = False
 
     def wish(self, scene: Scene) -> OptionalChange:
-        """Hold the machines that `spot.hold` chooses."""
+        """Hold the machines that the service would."""
         work, size = scene.work, self._sizing(scene.work)
-        change_s = LAUNCH_S + work.restart_s
-        whole_s = 1 / work.speed[work.full - 1]
-        pace = JobPace(
-            work_s=whole_s,
-            done_s=scene.done * whole_s,
+        pace = pace_of(
+            work_s=1 / work.speed[work.full - 1],
+            done=scene.done,
             elapsed_s=scene.elapsed_s,
             deadline_s=work.deadline_s,
-            target_s=min(work.deadline_s, PATIENCE * work.on_demand_s),
-            change_s=change_s,
+            change_s=LAUNCH_S + work.restart_s,
         )
-        held = hold(
-            pace,
-            size,
+        market = SpotMarket(
             spot_ready=scene.spot_ready,
-            spot_available=scene.spot_available,
+            spot_available=scene.spot_requestable,
+            on_demand_ready=scene.on_demand_ready,
             filled=scene.on_demand_held > size.anchors,
         )
+        held = hold(pace, size, market)
         return OptionalChange(on_demand=held.on_demand, spot=held.spot)
 
     def most(self, work: Work) -> int:

@@ -7,10 +7,12 @@ if it has lost all members, or if its rule has no live resize. A restart costs t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from service.domain.rental.fleet import backoff_s
 from service.domain.shared.arrays import IntArray
 
 STEP_S = 30.0
@@ -73,13 +75,16 @@ class Prices:
 class Scene:
     """Situation that a rule decides on.
 
-    `done` is the finished share of the work. `spot_available` includes the machines that are held.
+    `done` is the finished share of the work. `spot_available` includes the machines that are held, and is the
+    true number. `spot_requestable` is the number that a service can know: the held machines, and all others while
+    some zone accepts requests.
     """
 
     work: Work
     elapsed_s: float
     done: float
     spot_available: int
+    spot_requestable: int
     spot_ready: int
     spot_held: int
     on_demand_ready: int
@@ -97,9 +102,14 @@ class OptionalChange:
 
 
 class Rule(Protocol):
-    """Rule that chooses the machines to hold."""
+    """Rule that chooses the machines to hold.
+
+    With `knows_market`, it requests no more machines of a zone than there are. Otherwise requests fail, and the
+    zone's launches are suspended for as long as in the service.
+    """
 
     name: str
+    knows_market: bool
 
     def wish(self, scene: Scene) -> OptionalChange:
         """Return the machines to hold now."""
@@ -125,6 +135,18 @@ class _Held:
 
     spot: list[list[float]]
     on_demand: list[float] = field(default_factory=list)
+    failures: list[int] = field(default_factory=list)
+    """Failed requests in a row, by zone."""
+    closed_until_s: list[float] = field(default_factory=list)
+    """End of the backoff of each zone."""
+
+    def __post_init__(self) -> None:
+        self.failures = [0] * len(self.spot)
+        self.closed_until_s = [-math.inf] * len(self.spot)
+
+    def requestable(self, now_s: float, most: int) -> int:
+        """Return the spot machines that are held or may be requested, as far as a service can know."""
+        return most if any(one <= now_s for one in self.closed_until_s) else self.count()
 
     def ready(self, now_s: float) -> tuple[int, int]:
         """Return the numbers of machines that can train, on spot and on demand."""
@@ -140,18 +162,24 @@ class _Held:
         for zone, there in zip(self.spot, available, strict=True):
             del zone[there:]
 
-    def adjust(self, wish: OptionalChange, available: Sequence[int], now_s: float) -> None:
+    def adjust(
+        self, wish: OptionalChange, available: Sequence[int], now_s: float, *, knows_market: bool
+    ) -> None:
         """Launch missing machines, and give back surplus ones, the newest first."""
         surplus = self.count() - wish.spot
-        for zone, there in zip(self.spot, available, strict=True):
+        for index, (zone, there) in enumerate(zip(self.spot, available, strict=True)):
             if surplus > 0:
                 gone = min(surplus, len(zone))
                 del zone[len(zone) - gone :]
                 surplus -= gone
-            elif surplus < 0:
+            elif surplus < 0 and (knows_market or self.closed_until_s[index] <= now_s):
                 more = min(-surplus, max(there - len(zone), 0))
                 zone.extend([now_s + LAUNCH_S] * more)
                 surplus += more
+                fails = surplus < 0 and not knows_market
+                self.failures[index] = self.failures[index] + 1 if fails else 0
+                if fails:
+                    self.closed_until_s[index] = now_s + backoff_s(self.failures[index])
         missing = wish.on_demand - len(self.on_demand)
         if missing >= 0:
             self.on_demand += [now_s + LAUNCH_S] * missing
@@ -174,13 +202,14 @@ def play(work: Work, rule: Rule, zones: Zones, prices: Prices, offset_s: float) 
             elapsed_s=elapsed_s,
             done=done,
             spot_available=min(sum(available), most),
+            spot_requestable=held.requestable(elapsed_s, most),
             spot_ready=spot_ready,
             spot_held=held.count(),
             on_demand_ready=on_demand_ready,
             on_demand_held=len(held.on_demand),
         )
         wish = rule.wish(scene)
-        held.adjust(wish, available, elapsed_s)
+        held.adjust(wish, available, elapsed_s, knows_market=rule.knows_market)
         ready = min(sum(held.ready(elapsed_s)), len(work.speed))
         size = ready if wish.gang is None else wish.gang * (ready >= wish.gang)
         if size != members or (wish.gang is not None and size and spot_ready != held.ready(elapsed_s)[0]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,12 +17,27 @@ from numpy.typing import ArrayLike
 from service.domain.allocation.knapsack.guaranteed_solve import with_guaranteed_jobs
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row, Solution, Solve
 from service.domain.allocation.knapsack.solver import solve
-from service.domain.policies.framework.policy import Configurations, RoundInput
+from service.domain.cluster.contention_rules import RUN_COSTS, USUAL
+from service.domain.contention.evidence import Evidence
+from service.domain.contention.guaranteed_jobs import Tenure
+from service.domain.contention.rules import contend
+from service.domain.policies.framework.policy import Choices, Configurations, FinishedJobs, RoundInput
 from service.domain.policies.registry import POLICIES
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.domain.shared.errors import InvalidField
 
-__all__ = ["NOTHING", "JobArrays", "PolicyResult", "Problem", "Row", "Solution", "choose", "solve"]
+__all__ = [
+    "NOTHING",
+    "FinishedArrays",
+    "Guarantees",
+    "JobArrays",
+    "PolicyResult",
+    "Problem",
+    "Row",
+    "Solution",
+    "choose",
+    "solve",
+]
 
 CHANGE_S = 30.0
 """Default cost of a change of slots in seconds of training: a usual restart."""
@@ -69,6 +84,36 @@ class JobArrays(TypedDict, total=False):
     """Configuration of each job that must have slots, -1 for the others; together they must fit. Default: -1."""
     firm: ArrayLike
     """Running jobs that keep slots whatever others would gain, as booleans. Default: none."""
+    done: ArrayLike
+    """Reference samples that the job has done, NaN if unknown. Default: NaN."""
+
+
+class FinishedArrays(TypedDict, total=False):
+    """Jobs that ended by themselves (E,), oldest first, from which the work of jobs of unknown length is learned."""
+
+    job_class: Required[ArrayLike]
+    """Class of each ended job, numbered as the classes of the present jobs."""
+    work: ArrayLike
+    """Reference samples of the whole job, 0 where unknown. Default: 0."""
+    run_s: ArrayLike
+    """Seconds that the job held slots, 0 where unknown. Default: 0."""
+
+
+class Guarantees(TypedDict, total=False):
+    """Rules for jobs that compete (`docs/allocation.md`); arrays of shape (J,), and each with a default."""
+
+    run_s: ArrayLike
+    """Seconds since the job last began to hold slots; 0 for a waiting one. Default: its age if it holds slots."""
+    min_run_s: ArrayLike
+    """Seconds for which a started job runs before another job's gain may stop it. Default: 60, or twenty times
+    `change_s` if that is more.
+    """
+    max_wait_s: float
+    """Seconds after which a waiting job gets its turn. Default: 1800."""
+    priority: ArrayLike
+    """Priority of each job: a higher one may stop a lower one at any time. Default: 0."""
+    recent_s: ArrayLike
+    """Seconds of training that changes of the last ten minutes cost the job. Default: 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +149,8 @@ def choose(
     rows: Sequence[Row] = (),
     parameters: Mapping[str, Any] | None = None,
     gap: float = 1e-3,
+    finished: FinishedArrays | None = None,
+    guarantees: Guarantees | None = None,
     **jobs: Unpack[JobArrays],
 ) -> PolicyResult:
     """Return the share of each of J jobs in C configurations (columns) on K device kinds, by the named policy.
@@ -111,7 +158,8 @@ def choose(
     `goodput` (J, C) is in reference samples per second, 0 for a configuration that cannot run the job. Jobs
     are in the order of their submission. `slots`, `kind` (an index), `nodes` and `usd_per_h` (C,) describe
     the configurations. `capacity` (K,) is the number of slots of each kind. `rows` are further limits.
-    `gap` is the accepted relative distance to the bound. `jobs` are the arrays of `JobArrays`.
+    `gap` is the accepted relative distance to the bound. `finished` are ended jobs. With `guarantees`, minimums of
+    all jobs precede surplus, and runs and waits are bounded. `jobs` are the arrays of `JobArrays`.
 
     Raises `ValueError` with a remedy for inconsistent arrays, impossible values and unknown names.
     """
@@ -133,6 +181,7 @@ def choose(
         configurations=configurations,
         rows=(*_slot_rows(configurations, limits), *(_checked(row, table.shape) for row in rows)),
         goodput=table,
+        finished=None if finished is None else _finished_jobs(finished),
         **_job_arrays(jobs, table.shape, len(limits)),
     )
     try:
@@ -140,7 +189,14 @@ def choose(
     except InvalidField as wrong:
         raise ValueError(wrong.message) from wrong
     bounded: Solve = partial(solve, gap=gap)
-    made = rule.choose(given, bounded if given.seats is None else with_guaranteed_jobs(bounded, given.seats))
+    if guarantees is not None:
+        given = _guaranteed(given, guarantees, bounded)
+    return _result(
+        rule.choose(given, bounded if given.seats is None else with_guaranteed_jobs(bounded, given.seats))
+    )
+
+
+def _result(made: Choices) -> PolicyResult:
     return PolicyResult(
         choices=made.chosen,
         objective=made.solution.objective,
@@ -155,10 +211,7 @@ def choose(
 
 def _job_arrays(given: JobArrays, shape: tuple[int, ...], kinds: int) -> dict[str, Any]:
     """Return the arguments of `RoundInput`, with defaults for missing arrays."""
-    unknown = given.keys() - JobArrays.__annotations__.keys()
-    if unknown:
-        known = ", ".join(JobArrays.__annotations__)
-        raise ValueError(f"there is no job array {min(unknown)!r}; use one of {known}")
+    _known_names("job array", given, JobArrays)
     jobs, columns = shape
     current = _whole("current", given.get("current", NOTHING), jobs, at_least=NOTHING, at_most=columns - 1)
     age_s = _numbers("age_s", given.get("age_s", 0.0), (jobs,))
@@ -182,7 +235,57 @@ def _job_arrays(given: JobArrays, shape: tuple[int, ...], kinds: int) -> dict[st
         if "seats" not in given
         else _whole("seats", given["seats"], jobs, at_least=NOTHING, at_most=columns - 1),
         "firm": None if "firm" not in given else _flags("firm", given["firm"], shape[:1]),
+        "done": None if "done" not in given else _numbers("done", given["done"], shape[:1], or_nan=True),
     }
+
+
+def _finished_jobs(given: FinishedArrays) -> FinishedJobs:
+    _known_names("array of ended jobs", given, FinishedArrays)
+    shape = np.shape(given["job_class"])
+    if len(shape) != 1:
+        raise ValueError(f"job_class of ended jobs has the shape {shape}; give one class for each of them")
+    return FinishedJobs(
+        job_class=_whole("job_class of ended jobs", given["job_class"], shape[0]),
+        work=_numbers("work of ended jobs", given.get("work", 0.0), shape),
+        run_s=_numbers("run_s of ended jobs", given.get("run_s", 0.0), shape),
+    )
+
+
+def _guaranteed(given: RoundInput, rules: Guarantees, solve: Solve) -> RoundInput:
+    """Return the input with the seats and limits that follow from the rules for jobs that compete."""
+    _known_names("guarantee", rules, Guarantees)
+    if given.seats is not None or given.firm is not None:
+        raise ValueError("give either guarantees, from which seats and firm follow, or seats and firm")
+    shape, holds = given.current.shape, given.current != NOTHING
+    least_s = np.maximum(USUAL.min_run_s, RUN_COSTS * given.change_s)
+    tenure = Tenure(
+        run_s=np.where(holds, _numbers("run_s", rules.get("run_s", given.age_s), shape), 0.0),
+        min_run_s=_numbers("min_run_s", rules.get("min_run_s", least_s), shape),
+        pinned=np.zeros(shape, dtype=np.bool_),
+        rigid=np.zeros(shape, dtype=np.bool_),
+        forced=holds & ~given.allowed[np.arange(shape[0]), np.maximum(given.current, 0)]
+        if given.allowed.size
+        else holds,
+        priority=_numbers("priority", rules.get("priority", 0.0), shape, at_least=-np.inf),
+        recent_s=_numbers("recent_s", rules.get("recent_s", 0.0), shape),
+        coming=np.zeros(len(given.configurations.kinds)),
+        max_wait_s=float(_numbers("max_wait_s", rules.get("max_wait_s", USUAL.max_wait_s), ())),
+    )
+    everyone = np.ones(shape, dtype=np.bool_)
+    evidence = Evidence(
+        known=np.ones_like(given.allowed),
+        exempt=everyone,
+        entitled=~everyone,
+        nodes=np.zeros(len(given.configurations.kinds), dtype=np.int64),
+    )
+    return contend(given, tenure, evidence, solve).given
+
+
+def _known_names(what: str, given: Mapping[str, Any], kind: type) -> None:
+    """Raise ValueError for a name that the kind of mapping does not have."""
+    unknown = given.keys() - kind.__annotations__.keys()
+    if unknown:
+        raise ValueError(f"there is no {what} {min(unknown)!r}; use one of {', '.join(kind.__annotations__)}")
 
 
 def _slot_rows(configurations: Configurations, capacity: FloatArray) -> list[Row]:

@@ -5,6 +5,7 @@ A change that breaks such a package raises `service.plugins.PROTOCOL`. The modul
 
 from headway.contract.values.markets import Market
 from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
+from service.domain.cluster.contention_rules import Rhythm
 from service.domain.policies.framework.parameter import parameter
 from service.domain.policies.framework.policy import (
     Choices,
@@ -36,6 +37,7 @@ __all__ = [
     "Policy",
     "Provider",
     "ProviderRefused",
+    "Rhythm",
     "RoundHistory",
     "RoundInput",
     "Row",

@@ -172,6 +172,7 @@ class Service:
             usd_per_slot_h=settings.usd_per_slot_h,
             now=self.clock.now,
             offers=OfferBook(self.providers),
+            rental=self.rental_rules(),
             http=settings.http,
             provider=provider_of(settings.http),
             keys=ring_of(settings.secrets),
@@ -255,6 +256,13 @@ class Service:
             rents=self.rents(transactions),
         )
 
+    def rental_rules(self) -> RentalRules:
+        """Return the limits on rented machines."""
+        rental = self.settings.rental
+        return RentalRules(
+            max_machines=rental.max_machines, max_usd_per_h=rental.max_usd_per_h, idle_s=rental.idle_s
+        )
+
     def rents(self, transactions: Transactions) -> Rents:
         """Return the loop that rents machines. Without providers, it only reports orphaned machines."""
         rental = self.settings.rental
@@ -262,11 +270,7 @@ class Service:
             transactions=transactions,
             renting=Renting(
                 providers=self.providers,
-                rules=RentalRules(
-                    max_machines=rental.max_machines,
-                    max_usd_per_h=rental.max_usd_per_h,
-                    idle_s=rental.idle_s,
-                ),
+                rules=self.rental_rules(),
                 patience=Patience(join_s=rental.join_s),
                 public_url=rental.public_url,
                 join_secret=self.settings.join_token,

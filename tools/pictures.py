@@ -41,14 +41,15 @@ A transition that all members of a box share is drawn once, from the edge of the
 
 def lifecycle() -> str:
     """Return the picture of all legal transitions of a job."""
-    shared = {(state, event) for event, members, _ in _from_boxes() for state in members}
+    shared = {(state, event) for events, members, _ in _from_boxes() for event in events for state in members}
     arrows: dict[tuple[JobState, JobState], list[str]] = {}
     for (source, event), target in TRANSITIONS.items():
         if (source, event) not in shared:
             arrows.setdefault((source, target), []).append(str(event))
     parts = [_box(title, where) for title, (_, where) in BOXES.items()]
     parts += [_arrow(source, target, events, arrows) for (source, target), events in arrows.items()]
-    for event, members, target in _from_boxes():
+    for events, members, target in _from_boxes():
+        label = ", ".join(events)
         (x, y), (left, top, width, _) = (
             PLACES[target],
             next(where for states, where in BOXES.values() if states == members),
@@ -57,10 +58,10 @@ def lifecycle() -> str:
             parts.append(
                 _path(f"M{left + width / 2} {top}C{left + width / 2} 20,{x} 10,{x} {y - _HALF_H - 4}")
             )
-            parts.append(_label((560, 34), event))
+            parts.append(_label((560, 34), label))
         else:
             parts.append(_path(f"M{left + width} {y}H{x - _HALF_W - 4}"))
-            parts.append(_label(((left + width + x - _HALF_W) / 2, y - 9), event))
+            parts.append(_label(((left + width + x - _HALF_W) / 2, y - 9), label))
     parts += [_state(state) for state in PLACES]
     return _svg(
         1110,
@@ -71,13 +72,16 @@ def lifecycle() -> str:
     )
 
 
-def _from_boxes() -> Iterator[tuple[JobEvent, tuple[JobState, ...], JobState]]:
+def _from_boxes() -> Iterator[tuple[list[JobEvent], tuple[JobState, ...], JobState]]:
     """Yield the events that lead from every state of a box to the same state."""
     for members, _ in BOXES.values():
+        found: dict[JobState, list[JobEvent]] = {}
         for (source, event), target in TRANSITIONS.items():
             same = all(TRANSITIONS.get((one, event)) is target for one in members)
             if source is members[0] and same and target not in members:
-                yield event, members, target
+                found.setdefault(target, []).append(event)
+        for target, events in found.items():
+            yield events, members, target
 
 
 def _arrow(

@@ -155,5 +155,8 @@ RANK = {
     "HEADWAY_MAX_GLOBAL_BATCH": "`batch.max_global`, with `batch.policy: adaptive`.",
     "HEADWAY_START_GLOBAL_BATCH": "Present global batch of an adaptive job at this start.",
     "HEADWAY_LR_RULE": "`batch.lr_rule`, unless `none`.",
+    "HEADWAY_BALANCE": "`batch.balance`, unless the default.",
+    "HEADWAY_SPEEDS": "Expected relative speeds of the ranks, with slots of two kinds ([elastic.mix](../guides/mixed-machines.md)).",
+    "HEADWAY_MIN_DEPTH": "`elastic.partial_backprop.min_depth`, if set.",
     "HEADWAY_TRACKERS": "Additional trackers of `run.report`: `tensorboard,mlflow`.",
 }

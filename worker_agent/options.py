@@ -142,7 +142,7 @@ def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
         "--device-kind",
         type=_kind,
         metavar="KIND",
-        help="`cpu`, or a kind of GPU (default: any GPU, or `cpu` without GPUs)",
+        help="a kind of GPU, or `cpu`; `cpu-NAME` for cores of another speed (default: any GPU, or `cpu` without GPUs)",
     )
     add(
         "--state-dir",

@@ -1,7 +1,8 @@
 """Train a number of steps at a fixed pace, or as fast as the processor allows.
 
-    paced.py STEPS STEP_S   a step takes STEP_S seconds on one slot, and PART + (1 - PART) / k of that on k slots, by a timer
-    paced.py STEPS          a step takes as long as its arithmetic
+    paced.py STEPS STEP_S         a step takes STEP_S seconds on one slot, and PART + (1 - PART) / k of that on k slots, by a timer
+    paced.py STEPS STEP_S NOISE   the same, with a gradient whose noise scale is NOISE samples, for an adaptive batch
+    paced.py STEPS                a step takes as long as its arithmetic
 
 `benchmarks.agreement` and `benchmarks.soak` start it.
 """
@@ -30,16 +31,20 @@ def network(width: int, layers: int) -> nn.Sequential:
 def main() -> None:
     steps = int(sys.argv[1])
     step_s = float(sys.argv[2]) if len(sys.argv) > 2 else None
+    noise_scale = float(sys.argv[3]) if len(sys.argv) > 3 else None
     run = headway.init()
     width = 8 if step_s is not None else WIDTH
-    model = network(width, 1 if step_s is not None else LAYERS)
+    model: nn.Module = network(width, 1 if step_s is not None else LAYERS)
+    samples = torch.ones(1, width).expand(steps * BATCH, width)
+    if noise_scale is not None:  # the gradient of a linear model's mean output is the mean sample
+        model, samples = nn.Linear(width, 1, bias=False), 1 + noise_scale**0.5 * torch.randn(samples.shape)
     model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-3))
-    data = TensorDataset(torch.ones(1, width).expand(steps * BATCH, width))
-    loader = run.loader(data, global_batch=BATCH, balance=False)
+    loader = run.loader(TensorDataset(samples), global_batch=BATCH, balance=False)
     for _ in run.epochs(1):
         for (x,) in loader:
             began_s = time.perf_counter()
-            loss = model(x if step_s is not None else x.repeat(PASSES * BATCH, 1)).square().mean()
+            output = model(x if step_s is not None else x.repeat(PASSES * BATCH, 1))
+            loss = output.square().mean() if noise_scale is None else output.mean()
             optimizer.zero_grad()
             if step_s is not None:
                 until_s = began_s + step_s * (PART + (1 - PART) * len(x) / BATCH)

@@ -1,14 +1,19 @@
 """Train a small convolutional network, and print the durations of its steps as one JSON line.
 
-    uneven_rank.py GLOBAL_BATCH STEPS even|balanced
+    uneven_rank.py GLOBAL_BATCH STEPS even|balanced [FOLDER]
 
 `benchmarks.uneven` starts it. The network computes much and communicates little, so that compute determines the step times.
+
+With FOLDER, for `benchmarks.mixed_kinds`, it creates the file `NODE.PID` there, waits for `NODE.PID.go`, and writes the JSON
+to the file JOB-RANK.
 """
 
 import itertools
 import json
+import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,6 +23,12 @@ import headway
 
 global_batch, steps = int(sys.argv[1]), int(sys.argv[2])
 balance = sys.argv[3] == "balanced"
+folder = Path(sys.argv[4]) if len(sys.argv) > 4 else None
+if folder is not None:
+    arrived = folder / f"{os.environ['NODE']}.{os.getpid()}"
+    arrived.touch()
+    while not arrived.with_name(f"{arrived.name}.go").exists():
+        time.sleep(0.02)
 torch.set_num_threads(1)
 torch.manual_seed(0)
 run = headway.init()
@@ -50,4 +61,7 @@ for _ in run.epochs(1):
             local_batches.append(samples)
             samples = 0
 step_s = [after - before for before, after in itertools.pairwise(ends)]
-print(json.dumps({"step_s": step_s, "local_batches": local_batches}), flush=True)
+text = json.dumps({"step_s": step_s, "local_batches": local_batches})
+print(text, flush=True)
+if folder is not None:
+    (folder / f"{os.environ['HEADWAY_JOB_NAME']}-{run.rank}").write_text(text)

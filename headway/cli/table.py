@@ -79,7 +79,7 @@ PANELS: dict[str, dict[str, Verb]] = {
     "Money": {
         "recommend": Verb(
             "jobs.recommend",
-            "Recommend machines to rent for a job, with time and cost to completion. Nothing is rented.",
+            "Recommend machines to rent for a job, with time and cost to completion, and rent them with --rent.",
         ),
         "offers": Verb(
             "jobs.recommend",

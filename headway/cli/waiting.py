@@ -57,8 +57,8 @@ def _live(console: Console) -> Iterator[_Show]:
             speed = f"{render.rate(done.samples_per_s)}/s, {render.eta(done)}" if done.samples_per_s else ""
             bar.update(
                 task,
-                total=done.total_samples,
-                completed=done.samples,
+                total=done.work_total,
+                completed=done.work_done,
                 job=job.name,
                 state=job.state.value,
                 size=f"{render.size(job)} slots",
@@ -78,7 +78,7 @@ def _plain(console: Console) -> Iterator[_Show]:
     def show(job: JobView) -> None:
         nonlocal last
         done = job.progress
-        tenths = int(done.samples / done.total_samples / _PLAIN_STEP) if done.total_samples else 0
+        tenths = int((done.work_share or 0.0) / _PLAIN_STEP)
         key = (job.state, job.size, job.message, done.epoch, tenths)
         if key != last:
             last = key

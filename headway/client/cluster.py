@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from headway._lazy import lazy
-from headway.client.calls import Calls, api_path
-from headway.contract.views.jobs import Page
+from headway.client.calls import Calls, api_path, job_path
+from headway.contract.views.jobs import JobView, Page
 
 if TYPE_CHECKING:
     from headway.contract import health
@@ -51,6 +52,18 @@ class ClusterCalls(Calls):
         """Yield rented machines, newest first. `open_only` leaves out ended machines."""
         params = {"open": "true" if open_only else None}
         return self._pages(api_path("machines"), Page[machine_models.MachineView], params)
+
+    def lease(
+        self, job: str | JobView, request: machine_models.LeaseRequest, *, idempotency_key: str | None = None
+    ) -> Page[machine_models.MachineView]:
+        """Lease the machines of a plan for a job, until the job ends. Repeated calls with the same key lease once."""
+        key = idempotency_key or str(uuid.uuid4())
+        return self._post(
+            job_path(job, "machines"),
+            Page[machine_models.MachineView],
+            json=request.model_dump(mode="json"),
+            headers={"Idempotency-Key": key},
+        )
 
     def drain(self, node: str) -> node_models.NodeView:
         """Move a node's jobs away after a checkpoint, and schedule no new jobs on it."""

@@ -10,9 +10,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
-from headway.contract.health import DeviceFault, DeviceProbed
+from headway.contract.health import DeviceFault, DeviceHealth, DeviceProbed
 from headway.contract.output import OutputPlan
 from headway.contract.run_facts import LossRate
 from headway.contract.spec import NAME_PATTERN
@@ -32,16 +32,6 @@ class NodeState(StrEnum):
     DRAINING = "DRAINING"
     DRAINED = "DRAINED"
     LOST = "LOST"
-
-
-class DeviceHealth(BaseModel):
-    """NVML readings of a GPU; all None for a CPU slot. Frozen, so that thousands of slots share one default."""
-
-    model_config = ConfigDict(frozen=True)
-
-    temperature_c: int | None = None
-    memory_used_bytes: int | None = None
-    ecc_uncorrected: int | None = None
 
 
 class SlotInfo(BaseModel):
@@ -134,6 +124,9 @@ class RunCommand(BaseModel):
     max_global_batch: int | None = None
     max_local_batch: int | None = None
     lr_rule: str = "none"
+    balance: str | None = None  # see `contract.values.balance`
+    speeds: list[float] = Field(default_factory=list)
+    """Expected relative speed of each rank of the generation, by rank; empty for equal speeds."""
     checkpoint_uri: str
     checkpoint_every_s: float | None
     checkpoint_keep: int
@@ -160,13 +153,18 @@ class RunCommand(BaseModel):
 
 
 class Member(BaseModel):
-    """One process of a generation: its rank, its slot, and the generation and rank that it was started with."""
+    """One process of a generation: its rank, its slot, and the generation and rank that it was started with.
+
+    `device_kind` is empty where all members have the same kind. Only the ratios of the expected `speed`s matter.
+    """
 
     rank: int
     node_id: str
     slot: int
     born_generation: int
     born_rank: int
+    device_kind: str = ""
+    speed: float = 1.0
 
 
 class BatchOrder(BaseModel):

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from headway.contract.values.text import GivenText, PrintedText
 
@@ -79,3 +79,13 @@ class QuarantineView(BaseModel):
     since: datetime
     probe_at: datetime | None = None
     probes: int = 0
+
+
+class DeviceHealth(BaseModel):
+    """NVML readings of a GPU; all None for a CPU slot. Frozen, so that thousands of slots share one default."""
+
+    model_config = ConfigDict(frozen=True)
+
+    temperature_c: int | None = None
+    memory_used_bytes: int | None = None
+    ecc_uncorrected: int | None = None

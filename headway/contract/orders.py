@@ -35,6 +35,8 @@ class Order:
 
     `losses_per_h`: losses per hour, expected at `losses_at_s` (Unix time), after which the job returns to its
     checkpoint; None: not known. An order may repeat its generation with newer losses.
+
+    `speeds`: expected relative speed of each rank, by rank; empty for equal speeds.
     """
 
     generation: int
@@ -45,6 +47,7 @@ class Order:
     batch: BatchPlan | None = None
     losses_per_h: float | None = None
     losses_at_s: float = 0.0
+    speeds: tuple[float, ...] = ()
 
 
 def member_id(generation: int, rank: int) -> str:
@@ -75,9 +78,16 @@ def order_from_json(text: str) -> Order:
             batch=BatchPlan(global_batch=int(batch["global_batch"])) if batch else None,
             losses_per_h=None if losses_per_h is None else _rate(losses_per_h),
             losses_at_s=float(fields.get("losses_at_s", 0.0)),
+            speeds=tuple(_speed(one) for one in fields.get("speeds", ())),
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an order: {text[:80]!r}") from error
+
+
+def _speed(value: object) -> float:
+    if not is_finite(value) or value <= 0:
+        raise ValueError(f"not a speed: {value!r}"[:80])
+    return float(value)
 
 
 def _rate(value: object) -> float:

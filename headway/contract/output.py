@@ -37,7 +37,7 @@ _PART_KEY = r"^output/data/\d{10}-[a-z0-9]{1,32}/[0-9a-f]{64}$"
 
 
 class OutputPlan(BaseModel):
-    """The output folder of a job, see `contract.spec.OutputFolder`."""
+    """The output folder of a job, see `contract.spec_parts.OutputFolder`."""
 
     dir: Annotated[str, Field(max_length=512)] | None = None
     as_cwd: bool = False

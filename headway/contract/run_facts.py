@@ -1,4 +1,4 @@
-"""Facts about the runs of a job: changes, losses, the source of its progress, its resumption after a stop."""
+"""Facts about the runs of a job: changes, losses, slow ranks, the source of its progress, its resumption, its cost."""
 
 from __future__ import annotations
 
@@ -45,3 +45,34 @@ class Resumption(BaseModel):
     began_at: int
     """The first step after the stop."""
     resumes: bool
+
+
+class SlowRank(BaseModel):
+    """A rank that now takes longer per sample than its peers: `times` as long, in `windows` consecutive reports.
+
+    `told`: it lasted long enough to count as a fault of the rank's device.
+    """
+
+    node_id: str
+    slot: int
+    times: float
+    since: datetime
+    windows: int
+    told: bool = False
+
+
+class JobCost(BaseModel):
+    """Cost of a job so far, and its expected total."""
+
+    usd: float
+    useful_usd: float
+    resize_usd: float
+    lost_usd: float
+    unknown_usd: float
+    """Cost of slots while training progress was unknown, because the script does not report it."""
+    unpriced: bool
+    """True if some slots had no price, so that the job cost more than this."""
+    expected_usd: float | None
+    """Expected total to the job's end at the present speed and price; None where the end is unknown."""
+    left_usd: float | None
+    """Rest of `goal.max_cost_usd`; None without that limit."""

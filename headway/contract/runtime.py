@@ -32,6 +32,12 @@ ENV_START_GLOBAL_BATCH = "HEADWAY_START_GLOBAL_BATCH"
 """Global batch that the job had reached before a restart; unset if equal to `HEADWAY_GLOBAL_BATCH`."""
 ENV_MAX_LOCAL_BATCH = "HEADWAY_MAX_LOCAL_BATCH"
 ENV_LR_RULE = "HEADWAY_LR_RULE"
+ENV_BALANCE = "HEADWAY_BALANCE"
+"""Rule for local batches of ranks of unequal speed: `contract.values.balance.BalanceRule` as text; unset for its default."""
+ENV_SPEEDS = "HEADWAY_SPEEDS"
+"""Expected relative speeds of the ranks at the start, by rank, separated by commas; unset for equal speeds."""
+ENV_MIN_DEPTH = "HEADWAY_MIN_DEPTH"
+"""Smallest share of the layers that a rank back-propagates through; unset if each goes through all."""
 ENV_CHECKPOINT_URI = "HEADWAY_CHECKPOINT_URI"
 ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
 """Seconds between periodic checkpoints; if unset, the library chooses the interval from the measured cost."""
@@ -168,7 +174,12 @@ class Progress(Envelope):
     `gradient_sqr` and `gradient_var` are smoothed estimates of the squared norm of the true gradient and of
     the trace of the covariance of one sample's gradient; None while noise is not measured. `global_batch` 0:
     the samples of a step are not known, and each step counts as one. `max_global_batch`: largest global
-    batch, at most the length of the dataset; None if the batch is fixed.
+    batch, at most the length of the dataset. `lr_rule`: rule by which the learning rate follows the batch.
+    Both are None if the batch is fixed.
+
+    `progress` is the training progress in reference samples, those of steps of the job's own batch. It equals
+    `samples` where it is None, as with a fixed batch. The job ends when it reaches `total_progress`, if that is
+    not None; `samples` may then exceed `total_samples`. `dataset_samples` is the length of an epoch.
     """
 
     TYPE: ClassVar[str] = "progress"
@@ -188,6 +199,10 @@ class Progress(Envelope):
     gradient_sqr: float | None = None
     gradient_var: float | None = None
     max_global_batch: int | None = None
+    progress: float | None = None
+    total_progress: float | None = None
+    dataset_samples: int | None = None
+    lr_rule: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +219,9 @@ class BatchChanged(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics(Envelope):
-    """Values from `run.report(...)` for display. Of the decisions, only the policy `optimus` reads one, `loss`."""
+    """Values from `run.report(...)`. Decisions read the metric of `goal.target`; the policy `optimus` and adaptive
+    batches read `loss`.
+    """
 
     TYPE: ClassVar[str] = "metrics"
 
@@ -259,12 +276,16 @@ class EpochClosed(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored(Envelope):
-    """The resumption of training from a checkpoint at `samples`, written by `from_generation`."""
+    """The resumption of training from a checkpoint at `samples`, written by `from_generation`.
+
+    `progress` is that of the checkpoint in reference samples; None: `samples`.
+    """
 
     TYPE: ClassVar[str] = "restored"
 
     samples: int
     from_generation: int
+    progress: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

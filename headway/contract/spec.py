@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -19,9 +19,12 @@ from pydantic import (
     model_validator,
 )
 
+from headway.contract.spec_parts import Balance, OutputFolder, PartialBackprop, SpecPart, off_of
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
+from headway.contract.values.learning_rate_rules import RuleSetting
 from headway.contract.values.patterns import MOST_PATTERN, check_pattern
 from headway.contract.values.quantities import Seconds, SizeBytes
+from headway.contract.values.targets import target_rule
 from headway.contract.values.text import GivenText
 from headway.contract.values.tracker_names import TrackerName
 
@@ -30,12 +33,6 @@ SECRET_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,127}$"  # noqa: S105 - of name
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 IMAGE_PATTERN = r"^[a-z0-9][a-z0-9._/:-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
 MAX_SLOTS = 4096
-
-
-class SpecPart(BaseModel):
-    """A part of the spec. An unknown field is an error: a typo must not be ignored silently."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Resize(StrEnum):
@@ -57,13 +54,17 @@ class Resources(SpecPart):
 class Elastic(SpecPart):
     """The sizes that the job may have, in slots.
 
-    `sizes` is `any`, `pow2` (powers of two, and `min` and `max` themselves) or a list.
+    `sizes` is `any`, `pow2` (powers of two, and `min` and `max` themselves) or a list. `mix` lists device
+    kinds of which the job may have slots of two at once; empty: all its slots are of one kind.
+    `partial_backprop` is experimental; None: every rank computes all gradients.
     """
 
     min: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
     max: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
     sizes: Literal["any", "pow2"] | tuple[Annotated[int, Field(ge=1, le=MAX_SLOTS)], ...] = "any"
     resize: Resize = Resize.LIVE
+    mix: Annotated[tuple[Annotated[str, Field(pattern=DEVICE_KIND_PATTERN)], ...], Field(max_length=8)] = ()
+    partial_backprop: PartialBackprop | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -78,7 +79,32 @@ class Elastic(SpecPart):
             raise ValueError(f"min ({self.min}) is larger than max ({self.max})")
         if not self.allowed_sizes():
             raise ValueError(f"no size in the list lies between min ({self.min}) and max ({self.max})")
+        if self.mix and (len(set(self.mix)) < len(self.mix) or len(self.mix) < 2):
+            raise ValueError(
+                "mix needs two device kinds or more, each once, such as [a100, t4]; else leave it out"
+            )
+        if self.mix and self.allowed_sizes()[-1] < 2:
+            raise ValueError("mix needs two slots or more, one of each kind; raise max, or leave mix out")
+        if self.mix and self.partial_backprop is not None:
+            raise ValueError(
+                "mix and partial_backprop exclude each other: both divide a step by speed; leave one out"
+            )
         return self
+
+    def most_together(self, slots_by_kind: Mapping[str, int]) -> int:
+        """Return how many of these slots a job may hold at once: those of one kind, or of two that it mixes."""
+        mixed = sorted((count for kind, count in slots_by_kind.items() if kind in self.mix), reverse=True)
+        return max([*slots_by_kind.values(), sum(mixed[:2])], default=0)
+
+    @property
+    def kinds_text(self) -> str:
+        """The kinds of which all slots must be, as text for users: `of one kind`, or `of two of a100, t4`."""
+        return f"of two of {', '.join(self.mix)}" if self.mix else "of one kind"
+
+    @property
+    def min_depth(self) -> float | None:
+        """The smallest share of the layers through which ranks back-propagate; None: all of them."""
+        return None if self.partial_backprop is None else self.partial_backprop.min_depth
 
     def allowed_sizes(self) -> tuple[int, ...]:
         """Return every size that the job may have, ascending."""
@@ -96,7 +122,10 @@ def _sizes_between(low: int, high: int, sizes: str | tuple[int, ...]) -> tuple[i
 
 
 class Batch(SpecPart):
-    """Bounds of the batch plan. `global` stays constant unless the policy is `adaptive`."""
+    """Bounds of the batch plan. `global` stays constant unless the policy is `adaptive`.
+
+    With the `lr_rule` `auto`, the library chooses the rule that fits the optimizer.
+    """
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -104,7 +133,13 @@ class Batch(SpecPart):
     global_: Annotated[int | None, Field(ge=1, le=2**30, alias="global")] = None
     max_global: Annotated[int, Field(ge=1, le=2**30)] | None = None
     max_local: Annotated[int, Field(ge=1, le=2**30)] | None = None
-    lr_rule: Literal["adascale", "sqrt", "linear", "none"] = "none"
+    lr_rule: RuleSetting = "auto"
+    balance: Annotated[Literal["off"] | Balance, BeforeValidator(off_of)] | None = None
+
+    @property
+    def balance_text(self) -> str | None:
+        """The rule for uneven local batches as ranks read it; None for the default."""
+        return self.balance.text if isinstance(self.balance, Balance) else self.balance
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -143,6 +178,15 @@ class Goal(SpecPart):
 
     The deadline of a job that was accepted with `reject` precedes those of other jobs.
     """
+    target: dict[str, float | GivenText] | None = None
+    """Metric and value at which the job ends: `{loss: 1.5}`, or `{accuracy: ">= 0.95"}` with the direction."""
+
+    @field_validator("target")
+    @classmethod
+    def _one_metric(cls, value: dict[str, float | str] | None) -> dict[str, float | str] | None:
+        if value is not None:
+            target_rule(value)
+        return value
 
     @field_validator("deadline")
     @classmethod
@@ -164,30 +208,6 @@ class Checkpoint(SpecPart):
     every: Literal["auto"] | Annotated[Seconds, Field(ge=0.1, le=7 * 86400)] = "auto"
     keep: Annotated[int, Field(ge=1, le=100)] = 3
     grace_s: Annotated[Seconds, Field(ge=0, le=3600)] = 60.0
-
-
-def _inner_folder(value: str) -> str:
-    """Return the folder as a plain relative path; `.` stands for the working folder."""
-    parts = [part for part in value.split("/") if part not in {"", "."}]
-    if value.startswith("/") or ".." in parts:
-        raise ValueError(f"{value!r} leaves the working folder; give a path inside of it, or `.`")
-    return "/".join(parts) or "."
-
-
-class OutputFolder(SpecPart):
-    """The folder that is the same on every node of the job.
-
-    `dir` is relative to the working folder, and `.` is the working folder itself. None is a separate folder
-    outside of it.
-    """
-
-    dir: Annotated[GivenText, Field(min_length=1, max_length=512), AfterValidator(_inner_folder)] | None = (
-        None
-    )
-    as_cwd: bool = False
-    """Start ranks with this folder as their working folder."""
-    every: Annotated[Seconds, Field(ge=1, le=7 * 86400)] = 300.0
-    max_size: Annotated[SizeBytes, Field(gt=0)] = 100 * 2**30
 
 
 class Launch(StrEnum):
@@ -279,6 +299,25 @@ class JobSpec(SpecPart):
             raise ValueError(
                 f"batch.global ({most}) is smaller than the smallest size ({least} slots): every rank needs a sample "
                 "of each step"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _noise_of_whole_gradients(self) -> Self:
+        if self.elastic.partial_backprop is not None and self.batch.policy == "adaptive":
+            raise ValueError(
+                "elastic.partial_backprop and batch.policy: adaptive exclude each other: the batch follows the noise of whole "
+                "gradients, which ranks no longer compute; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _mixes_acceptable_kinds(self) -> Self:
+        others = [kind for kind in self.elastic.mix if kind not in self.resources.devices]
+        if others and self.resources.devices:
+            raise ValueError(
+                f"elastic.mix has {', '.join(others)}, which resources.devices does not accept; add it there, or "
+                "leave it out of mix"
             )
         return self
 

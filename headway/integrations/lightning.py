@@ -240,7 +240,7 @@ class _LoopController(pl.Callback):
             )
         # Lightning's own handler would end this rank alone, without its peers.
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        self._epochs = self._run.epochs(trainer.max_epochs)
+        self._epochs = self._run.epochs(trainer.max_epochs, until="epochs")  # as Lightning counts them
         epoch = next(self._epochs, trainer.max_epochs)
         progress = trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = epoch

@@ -49,8 +49,11 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps in a whole epoch. With accumulation the loop's body runs more often."""
-        return -(-self.dataset_samples // self.batching.split.global_batch)
+        """Optimizer steps in an epoch with the job's own batch, in which learning-rate schedules count.
+
+        With accumulation the loop's body runs more often.
+        """
+        return -(-self.dataset_samples // self.batching.bounds.global_batch)
 
     def attach(self, training: Training) -> None:
         """Make iteration continue from the position of `training`."""
@@ -64,14 +67,14 @@ class Loader:
         indices = order(self.dataset_samples, seed=self.seed, epoch=epoch)
         fetcher = _Fetcher(self, indices.tolist(), training)
         while training.place.position.epoch == epoch and (
-            training.place.position.samples < self.dataset_samples
+            training.place.position.samples < self.dataset_samples and not training.finished
         ):
             plan = training.plan
             batches = fetcher.batches()
             for step in training.split.steps(training.place.position.samples, self.dataset_samples):
                 if training.begin_step(step, indices):
                     yield from self._step(training, step, batches, indices)
-                if training.plan != plan:
+                if training.plan != plan or training.finished:
                     break  # prefetched batches belong to the previous plan
 
     def _step(
@@ -86,6 +89,7 @@ class Loader:
                     global_batch=len(step.batch),
                     first=number == 0,
                     last=number == last,
+                    partial=step.partial,
                 )
                 self.within_step = True
                 self.ends_epoch = number == last and step.batch.stop == self.dataset_samples

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from headway.contract.runtime import BatchChanged, EpochClosed, Progress
 from headway.train.checkpoint.replica import Audit, Place
 from headway.train.data.batching import Batching
+from headway.train.data.goal import TrainingGoal
 from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
 from headway.train.meter import Meter
@@ -19,7 +20,8 @@ class Reporter:
     """Sender of progress at intervals, and of the audit of each epoch."""
 
     def __init__(self, mailbox: Mailbox) -> None:
-        self.total_samples: int | None = None
+        self.goal: TrainingGoal | None = None
+        """End of training, once it is known."""
         self._reported_epoch = -1
         self._mailbox = mailbox
         self._meter = Meter(PROGRESS_EVERY_S)
@@ -48,13 +50,14 @@ class Reporter:
         times = self._meter.take(time.monotonic())
         if not is_main:
             return
-        full = batching.split.step(0, batching.split.global_batch)
+        goal = self.goal
+        full = replace(batching.split, depths=None).step(0, batching.split.global_batch)
         noise = batching.noise
         self._mailbox.send(
             Progress,
             epoch=place.position.epoch,
             samples=place.samples,
-            total_samples=self.total_samples,
+            total_samples=goal.total_samples if goal is not None else None,
             **asdict(times),
             global_batch=batching.split.global_batch,
             local_batch=len(full.micro_batches[0]),
@@ -64,6 +67,10 @@ class Reporter:
             gradient_sqr=noise.sqr if noise is not None else None,
             gradient_var=noise.var if noise is not None else None,
             max_global_batch=batching.bounds.most_global,
+            progress=place.progress if batching.adaptive else None,
+            total_progress=float(goal.total_samples) if goal is not None and goal.by_progress else None,
+            dataset_samples=place.dataset_samples if batching.adaptive else None,
+            lr_rule=batching.rule if batching.adaptive else None,
         )
 
     def batch_changed(self, place: Place, batching: Batching) -> None:

@@ -21,8 +21,10 @@ from headway.train.checkpoint.saving import Saver
 from headway.train.checkpoint.store import Checkpoints, Schedule
 from headway.train.collectives.registry import make_backend
 from headway.train.data.batching import Batching, Bounds
-from headway.train.gradients.averaging import Gradients, OncePerBatch, step_once_per_batch
+from headway.train.data.goal import TrainingGoal, Until, ends_by_progress
+from headway.train.gradients.averaging import Gradients, step_once_per_batch
 from headway.train.gradients.device import memory_of
+from headway.train.gradients.schedule import OncePerBatch
 from headway.train.host.environment import Environment
 from headway.train.loader import Loader
 from headway.train.membership.control import Mailbox, write_stacks_on_request
@@ -120,6 +122,13 @@ class Run:
         """Optimizer steps that the job has taken since it began."""
         return self._training.place.steps if self._training is not None else 0
 
+    @property
+    def progress(self) -> float:
+        """Epochs of training progress since the job began, in epochs with the job's own batch."""
+        if self._training is None or self._loader is None:
+            return 0.0
+        return self._training.place.progress / self._loader.dataset_samples
+
     def prepare(self, model: nn.Module, optimizer: Optimizer, *more: Any) -> tuple[Any, ...]:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
@@ -143,8 +152,9 @@ class Run:
         if self._training is not None:
             raise RuntimeError("prepare() was called before; pass all objects in one call")
         model.to(self.device)
-        objects: list[Stateful] = [model, optimizer, *more]
-        gradients = Gradients(model, device=self.device)
+        gradients = Gradients(model, device=self.device, min_depth=self._environment.min_depth)
+        wrapped = [OncePerBatch(one, gradients) if isinstance(one, LRScheduler) else one for one in more]
+        objects: list[Stateful] = [model, optimizer, *wrapped]
         schedule = Schedule(
             self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
         )
@@ -161,11 +171,7 @@ class Run:
         if self._environment.live and self.device.type == "cpu":
             touch(_HELD_BESIDE_PARAMETERS * gradients.nbytes)
         step_once_per_batch(optimizer, gradients)
-        return (
-            gradients.model,
-            optimizer,
-            *(OncePerBatch(one, gradients) if isinstance(one, LRScheduler) else one for one in more),
-        )
+        return gradients.model, optimizer, *wrapped
 
     def loader(
         self,
@@ -215,11 +221,12 @@ class Run:
             start_global=environment.start_global_batch,
             max_local=environment.max_local_batch or max_local_batch,
             rule=environment.lr_rule,
-            balance=balance,
+            balance=environment.balance if balance else None,
         )
+        memory, speeds = memory_of(self.device), environment.speeds
         self._loader = Loader(
             dataset,
-            batching=Batching(bounds, self.rank, self.world_size, memory_bytes=memory_of(self.device)),
+            batching=Batching(bounds, self.rank, self.world_size, memory_bytes=memory, speeds=speeds),
             seed=seed,
             device=self.device,
             num_workers=num_workers,
@@ -227,15 +234,22 @@ class Run:
         )
         return self._loader
 
-    def epochs(self, count: int) -> Iterator[int]:
+    def epochs(self, count: int, *, until: Until | None = None) -> Iterator[int]:
         """Return the numbers of the remaining epochs of `count`, from the one that a checkpoint interrupted.
 
         After the last epoch, the result is saved in a final checkpoint and the training counts as complete. A
         script that leaves the loop early (`break`) gets neither, and every rank must leave it.
 
+        Args:
+            count: epochs of the job's own batch.
+            until: `progress` ends training once it has made the progress of `count` epochs with the job's own batch. It
+                reads more data if a larger batch makes samples less efficient, and may end within an epoch. `epochs`
+                ends it after `count` epochs of data. None: `progress` in a job with an adaptive `batch.policy`.
+                With a constant batch both are the same.
+
         Raises:
             RuntimeError: called twice, or before `prepare` and `loader`.
-            ValueError: `count` is below 0, or the checkpoint belongs to other data.
+            ValueError: `count` is below 0, `until` has another value, or the checkpoint belongs to other data.
         """
         if count < 0:
             raise ValueError(f"the number of epochs is {count}; it must be at least 0")
@@ -243,17 +257,22 @@ class Run:
             raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
         if self._entered:
             raise RuntimeError("run.epochs(...) was called before; train all epochs in one loop")
-        self._entered = True
         loader, training = self._loader, self._training
-        training.feed(
-            dataset_samples=loader.dataset_samples, seed=loader.seed, batching=loader.batching, epochs=count
+        goal = TrainingGoal(
+            epochs=count,
+            dataset_samples=loader.dataset_samples,
+            steps=loader.steps_per_epoch,
+            by_progress=ends_by_progress(until, adaptive=loader.batching.adaptive),
         )
+        self._entered = True
+        training.feed(seed=loader.seed, batching=loader.batching, goal=goal)
         loader.attach(training)
-        return self._remaining(training, count)
+        return self._remaining(training)
 
-    def _remaining(self, training: Training, count: int) -> Iterator[int]:
+    def _remaining(self, training: Training) -> Iterator[int]:
         training.join()
-        while (epoch := training.place.position.epoch) < count:
+        while not training.finished:
+            epoch = training.place.position.epoch
             yield epoch
             training.end_epoch(epoch)
         training.complete()
@@ -269,10 +288,11 @@ class Run:
         return self._training is not None and self._training.gradients.accumulating
 
     def report(self, **metrics: Any) -> None:
-        """Report values for display: numbers, or tensors of one element. They influence no decision.
+        """Report values for display: numbers, or tensors of one element.
 
-        Only rank 0's values count. Values that are not finite (NaN, infinity) are left out, with a line on
-        stderr. Rank 0 also prints the values, so the log contains them.
+        Decisions read only `loss` and the metric of `goal.target`, whose value ends the job. Only rank 0's values
+        count. Values that are not finite (NaN, infinity) are left out, with a line on stderr. Rank 0 also prints the
+        values, so the log contains them.
 
         Raises:
             TypeError, ValueError: a value is not a number.

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.contract.orders import Order
-from headway.contract.runtime import (
-    EXIT_DONE,
-    EXIT_STOPPED,
-    Completed,
-    FirstStep,
-    Left,
-    Ready,
-    Stopped,
-    Switched,
-)
+from headway.contract.runtime import Completed, FirstStep, Ready, Switched
 from headway.preemption import StopRequest
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
 from headway.train.data.batching import Batching
 from headway.train.data.boundary import Agreement, Boundary, BoundaryRequest, Statement
+from headway.train.data.goal import TrainingGoal
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Split, Step
+from headway.train.departure import Departure
 from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.probe import NoiseProbe
 from headway.train.membership.control import Mailbox
 from headway.train.membership.peers import Peers, PeersLost, Superseded
 from headway.train.membership.team import Team
+from headway.train.progress import StepProgress
 from headway.train.reporting import Reporter
-from headway.train.state.sync import StateSync, leave, leave_for_retry
+from headway.train.state.sync import StateSync, leave_for_retry
 
 
 class Training:
@@ -63,11 +58,12 @@ class Training:
         self._stop = stop
         self._saver = saver
         self._state_sync = StateSync(replica, team, saver, mailbox)
+        self._departure = Departure(replica, team, saver, mailbox, self._state_sync)
         self._reporter = Reporter(mailbox)
         self._batching: Batching | None = None
+        self._progress: StepProgress | None = None
         self._boundary: Boundary | None = None
         self._agreement: Agreement | None = None
-        self._measured: tuple[int, ...] = ()
         self._attempted_samples = 0
         self._steps_taken = 0
         self._created_s = self._began_s = self._ended_s = began_s
@@ -96,18 +92,21 @@ class Training:
             leave_for_retry(f"a peer was lost before the first step: {loss}")
         self._train_with(self._team.peers)
 
-    def feed(self, *, dataset_samples: int, seed: int, batching: Batching, epochs: int) -> None:
-        """Set the training data, the number of epochs, and the batches of a step.
+    def feed(self, *, seed: int, batching: Batching, goal: TrainingGoal) -> None:
+        """Set the training data, the end of training, and the batches of a step.
 
         Raises:
             ValueError: the checkpoint is from the middle of an epoch of other data.
         """
-        self.place = self.place.with_data(dataset_samples, seed)
+        self.place = self.place.with_data(goal.dataset_samples, seed)
         if self._replica.is_sharded:
             batching.keep_in_step()
         self._batching = batching
-        self._reporter.total_samples = epochs * dataset_samples
+        self._reporter.goal = goal
+        self._progress = StepProgress(goal, batching, self.gradients)
+        self._progress.show(self.place)
         if batching.adaptive:
+            batching.follow_optimizer(self._replica.optimizer)
             self.gradients.probe = NoiseProbe(self._replica.optimizer)
 
     def join(self) -> None:
@@ -116,7 +115,10 @@ class Training:
             self._mailbox.send(Ready, ready_s=time.perf_counter() - self._created_s)
             self._change_members(self._team.first_order)
 
-    # Steps
+    @property
+    def finished(self) -> bool:
+        """True once the end of training is reached."""
+        return self._present_progress.finished(self.place)
 
     @property
     def split(self) -> Split:
@@ -131,8 +133,9 @@ class Training:
         if order is not None and order.lost:
             self._change_members(order, lost=True)
             return False
-        statement = self._statement(Ledger().add(indices[step.share.start : step.share.stop]), order)
         self.gradients.lr_factor = self._present_batching.lr_factor
+        self._present_progress.begin(self.place, step)
+        statement = self._statement(Ledger().add(indices[step.share.start : step.share.stop]), order)
         if self.gradients.probe is not None:
             self.gradients.probe.begin(measures=self._present_batching.measures(self.place.samples))
         try:
@@ -159,14 +162,17 @@ class Training:
         self.gradients.abandon()
         if taken:
             self._commit(step, indices)
+        self._present_progress.show(self.place)
 
     def end_epoch(self, epoch: int) -> None:
         """Audit the epoch that the script has finished and begin the next, unless a synchronisation has done so already.
 
         If the auditing rank is lost, the remaining ranks end the epoch again. A stop ends the process here, unless
-        training is over.
+        training is over. Training that ends by progress leaves its last epoch where it is, without an audit.
         """
         while self.place.position.epoch == epoch:
+            if self._present_progress.finished_within_epoch(self.place):
+                break
             try:
                 self._at_boundary.begin(self._statement(Ledger(), self._team.due()))
                 agreement = self._at_boundary.agree(0)
@@ -176,7 +182,7 @@ class Training:
                 self.place = self.place.next_epoch()
                 self._reporter.audit(self.place.audited, is_main=self._team.rank == 0)
                 self._attempted_samples = self.place.samples
-                if self.place.samples != self._reporter.total_samples:
+                if not self.finished:
                     self._carry_out(agreement)
 
     def complete(self) -> None:
@@ -202,6 +208,11 @@ class Training:
         return self._batching
 
     @property
+    def _present_progress(self) -> StepProgress:
+        assert self._progress is not None, "feed() comes first"
+        return self._progress
+
+    @property
     def _present_peers(self) -> Peers:
         assert self._team.peers is not None, "between two generations"
         return self._team.peers
@@ -218,10 +229,14 @@ class Training:
         elif self._present_peers.is_main and self._saver.due(self._team.losses_per_h()):
             request = BoundaryRequest.CHECKPOINT
         ordered, probe = order.generation if order else 0, self.gradients.probe
-        noise = (probe.square, probe.squared_mean, self._present_batching.noise_every_wanted) if probe else ()
-        return Statement(
-            request, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s, *noise
+        said = Statement(
+            *(request, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s),
+            efficiency=self._present_progress.efficiency,
         )
+        if probe is None:
+            return said
+        every = self._present_batching.noise_every_wanted
+        return replace(said, square=probe.square, squared_mean=probe.squared_mean, noise_every=every)
 
     def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
         """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""
@@ -240,7 +255,7 @@ class Training:
         return whole
 
     def _apply_step(self, step: Step, trained: Ledger) -> None:
-        self.place = self.place.advance(len(step.batch), trained)
+        self.place = self._present_progress.commit(self.place, step, trained, self._agreement)
         self._steps_taken += 1
         self._ended_s = time.perf_counter()
         if self._steps_taken == 1:
@@ -262,10 +277,9 @@ class Training:
         peak = self.gradients.meter.peak_bytes()
         if peak and batching.observe_memory(len(step.micro_batches[0]), *peak):
             self.plan += 1
-        before = self._measured
-        self._measured = batching.local_batches if len(step.batch) == self.split.global_batch else ()
-        if before == batching.local_batches and batching.observe(agreement, before):
-            self._measured = ()
+        if batching.end_step(step, agreement):
+            self.plan += 1
+        if (depths := self.gradients.take_depths()) is not None and batching.go_partly(depths):
             self.plan += 1
 
     def _carry_out(self, agreement: Agreement) -> None:
@@ -294,7 +308,7 @@ class Training:
     def _train_with(self, peers: Peers) -> None:
         """Average gradients with these peers, whose state equals this rank's."""
         self.gradients.replicate(peers)
-        self._boundary, self._measured, self.first_step = Boundary(peers), (), self.place.first_step
+        self._boundary, self.first_step = Boundary(peers), self.place.first_step
         self._reporter.forget()
         self.plan += 1
 
@@ -319,7 +333,7 @@ class Training:
         while True:
             following = order or self._next_order(after)
             if not self._team.includes_me(following):
-                self._exit_as_left(following)
+                self._departure.as_left(following, self.place)
             try:
                 peers = self._meet(following)
                 break
@@ -333,7 +347,7 @@ class Training:
         before = self._team.ranks_before(order)
         peers = self._team.meet(order, patient=not self._state_sync.has_state)
         self._mailbox.set_sender(rank=peers.rank, generation=peers.generation)
-        self._present_batching.change_members(before, rank=peers.rank)
+        self._present_batching.change_members(before, rank=peers.rank, speeds=order.speeds)
         # Follow the order before the plan is transferred: a new member has not read this order's batch.
         self._present_batching.follow(order.batch)
         self.place = self._state_sync.synchronise(peers, order, self.place, self._present_batching)
@@ -342,6 +356,7 @@ class Training:
     def _resume(self, peers: Peers, batch: int) -> None:
         """Resume training after a membership change; earlier steps took `batch` samples."""
         self._saver.generation(peers.generation)
+        self._present_progress.show(self.place)
         self._train_with(peers)
         self._mailbox.send(
             Switched,
@@ -371,30 +386,10 @@ class Training:
     # Ends of the process
 
     def _leave_as_ordered(self, order: Order) -> NoReturn:
-        """Leave, because this rank is not a member of the next generation. No peer waits for it."""
-        if self._team.replaces_everyone(order) and self._present_peers.is_main:
-            self._state_sync.save_for_successors(order, self.place, time.perf_counter() - self._ended_s)
-        self._exit_as_left(order)
-
-    def _exit_as_left(self, order: Order) -> NoReturn:
-        self._mailbox.send(Left, samples=self.place.samples, joined=order.generation)
-        leave(EXIT_DONE)
+        idle_s = time.perf_counter() - self._ended_s
+        self._departure.as_ordered(order, self.place, idle_s)
 
     def _leave_on_request(self) -> NoReturn:
-        """Save the state and stop. If a peer is lost, each rank saves, because rank 0 may be the lost one."""
-        if not self._state_sync.has_state:
-            leave(EXIT_STOPPED)
-        peers = self._team.peers
-        self._report()
-        saved = self._saver.save(self._replica, self.place) if peers and self._saves else True
-        try:
-            outcomes = peers.gather(saved) if peers else [[self._save_alone()]]
-        except PeersLost:
-            outcomes = [[self._save_alone()]]
-        if not all(saved for (saved,) in outcomes):
-            leave_for_retry("the state could not be saved")
-        self._mailbox.send(Stopped, samples=self.place.samples)
-        leave(EXIT_STOPPED)
-
-    def _save_alone(self) -> bool:
-        return self._saver.save(self._replica, self.place, rank_alone=self._team.rank)
+        if self._state_sync.has_state:
+            self._report()
+        self._departure.on_request(self.place, saves=self._saves)

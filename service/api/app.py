@@ -67,7 +67,11 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
     app.state.context = context
     app.state.identities = Identities(context.transactions, context.api_token, context.now)
     app.state.heartbeats = Heartbeats(
-        context.transactions, context.now, usual_s=context.report_every_s, silence=context.silence
+        context.transactions,
+        context.now,
+        launch=context.launch,
+        usual_s=context.report_every_s,
+        silence=context.silence,
     )
     app.state.log_writers = LogWriters(context.transactions, context.now)
     for router in _routers():

@@ -217,7 +217,7 @@ class PageReaders:
 
 def _known(job: JobView) -> tuple[bool, ...]:
     """Return the facts on which a job's forecast depends: whether its length and its speed are known."""
-    return job.progress.total_samples is None, job.progress.samples_per_s is None
+    return job.progress.work_total is None, job.progress.samples_per_s is None
 
 
 def address_of(key: Key, cursor: str = "") -> str:

@@ -19,8 +19,10 @@ from headway.contract.values.listing import some_of
 from headway.contract.views.jobs import JobState
 from service.domain.allocation.configurations.eligibility import settled_job
 from service.domain.allocation.inputs.notes import Note
+from service.domain.allocation.inputs.recurring import ended_by_class
 from service.domain.allocation.inputs.round import Round, build_round
 from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.limits.spending import worth_of_a_sample
 from service.domain.cluster.snapshot import Node, Served, SlotKey, Snapshot
 from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S
 from service.domain.jobs.job import Allocation, Job, class_of
@@ -28,6 +30,7 @@ from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_total
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.changes import ChangedSnapshot
+from service.simulation.columns import fitting, places_of
 from service.simulation.model.clusters import configurations_of
 from service.simulation.model.world import Application, Arrival, ClusterRules, Kind, PriorService, View, World
 
@@ -78,7 +81,6 @@ def believed_world(
     work, endless = _work(round_, table, left, horizon_s)
     runs = table.goodput.max(axis=1, initial=0.0) > 0
     submit_s = np.array([changed.after_s.get(job.id, -_age_s(job, settled_snapshot)) for job in round_.jobs])
-    # Present jobs come first, in the order of their submissions.
     keep = np.flatnonzero(runs)[np.argsort(np.maximum(submit_s[runs], 0.0), kind="stable")]
     world = World(
         kinds=table.kinds,
@@ -116,6 +118,7 @@ def believed_world(
             give_up_s=horizon_s - float(submit_s[keep].max(initial=-np.inf) if len(keep) else 0.0),
         ),
         policy_state=settled_snapshot.policy_state,
+        ended=ended_by_class(round_.snapshot.ended_runs, round_.given.finished),
     )
     return BelievedWorld(
         world=world,
@@ -195,7 +198,8 @@ def _keeps(job: Job, snapshot: Snapshot, nodes: Mapping[str, Node]) -> tuple[Slo
     keys = tuple(SlotKey(node, slot) for node, slots in sorted(wanted.items()) for slot in slots)
     kinds = {nodes[key.node_id].slots.get(key.slot, "") if key.node_id in nodes else "" for key in keys}
     whole = all(snapshot.held.get(key) == job.id for key in keys)
-    return keys if whole and len(kinds) == 1 and "" not in kinds else ()
+    together = len(kinds) == 1 or kinds <= set(job.spec.elastic.mix)
+    return keys if whole and together and "" not in kinds else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +209,7 @@ class _Table:
     Attributes:
         goodput: Reference samples per second (J, C), 0 where a job may never run.
         holds: Column that each job holds (J,), -1 for none.
-        worth: Reference samples per sample of a job (J,), in the batch that it has or would have.
+        worth: Reference samples per unit of a job's work (J,), in the batch that it has or would have.
         speed_spread: Standard deviation of the logarithm of the job's speed there (J,).
     """
 
@@ -251,10 +255,10 @@ def _table(round_: Round) -> _Table:
     known = np.where(possible, round_.estimates.table.goodput, 0.0)
     column = np.where(current >= 0, current, known.argmax(axis=1))
     at = np.arange(jobs), column
-    low, high, worth = (getattr(round_.estimates.table, name)[at] for name in ("low", "high", "efficiency"))
+    low, high = (getattr(round_.estimates.table, name)[at] for name in ("low", "high"))
     sure = (low > 0) & (high >= low)
-    configurations = configurations_of(kinds)
-    place = _places(round_.columns.configurations, configurations)
+    configurations = configurations_of(kinds, mix=any(job.spec.elastic.mix for job in round_.jobs))
+    place = places_of(round_.columns, configurations)
     goodput = np.zeros((jobs, len(configurations.slots)))
     for index in np.flatnonzero(place != NOTHING):
         goodput[:, place[index]] = np.maximum(goodput[:, place[index]], known[:, index])
@@ -262,40 +266,11 @@ def _table(round_: Round) -> _Table:
         kinds=kinds,
         configurations=configurations,
         goodput=goodput,
-        holds=_fitting(np.where(current >= 0, place[current], NOTHING), goodput, configurations, kinds),
-        worth=np.where(worth > 0, worth, 1.0),
+        holds=fitting(np.where(current >= 0, place[current], NOTHING), goodput, configurations, kinds),
+        worth=worth_of_a_sample(round_.jobs, current, replace(round_.estimates.table, goodput=known)),
         speed_spread=np.where(sure, np.log(np.where(sure, high, 1.0) / np.where(sure, low, 1.0)), 0.0)
         / (2 * Z90),
     )
-
-
-def _places(given: Configurations, configurations: Configurations) -> IntArray:
-    """Return, for each column of a round, the world's column (C',) of the same kind with the fewest sufficient slots."""
-    names = np.array([*given.kinds, ""])
-    alike = names[given.kind][:, None] == np.array(configurations.kinds)[configurations.kind]
-    enough = alike & (configurations.slots >= given.slots[:, None])
-    fewest = np.where(enough, configurations.slots, np.iinfo(np.int64).max).argmin(axis=1)
-    return np.where(enough.any(axis=1), fewest, NOTHING)
-
-
-def _fitting(
-    holds: IntArray, goodput: FloatArray, configurations: Configurations, kinds: Sequence[Kind]
-) -> IntArray:
-    """Return the columns that jobs hold (J,), reduced where the slots are not enough.
-
-    Columns that were rounded up to larger ones, or counted fully on the spot market, may exceed the slots.
-    Such a job continues with the largest column that fits.
-    """
-    free = [kind.slots for kind in kinds]
-    fitting = holds.copy()
-    for job in np.flatnonzero(holds != NOTHING).tolist():
-        kind = int(configurations.kind[holds[job]])
-        most = min(int(configurations.slots[holds[job]]), free[kind])
-        fits = (configurations.kind == kind) & (configurations.slots <= most) & (goodput[job] > 0)
-        slots = np.where(fits, configurations.slots, 0)
-        fitting[job] = int(slots.argmax()) if fits.any() else NOTHING
-        free[kind] -= int(slots.max())
-    return fitting
 
 
 def _remaining(
@@ -303,7 +278,7 @@ def _remaining(
 ) -> Remaining:
     """Return the remaining work of each job (J,), in samples."""
     classes = sorted({class_of(job.spec) for job in round_.jobs})
-    announced = [samples.get(job.id, job.progress.total_samples) for job in round_.jobs]
+    announced = [samples.get(job.id, job.progress.work_end) for job in round_.jobs]
     # Totals announced by running jobs count like the totals of ended ones.
     ended = [(index, one) for index, name in enumerate(classes) for one in ended_samples.get(name, ())] + [
         (classes.index(class_of(job.spec)), total)
@@ -313,7 +288,7 @@ def _remaining(
     of_class, took = np.array(ended, dtype=np.float64).reshape(len(ended), 2).T
     totals = learn_totals(of_class.astype(np.int64), took, len(classes))
     return remaining_samples(
-        np.array([job.progress.samples for job in round_.jobs], dtype=np.float64),
+        np.array([job.progress.work_done for job in round_.jobs], dtype=np.float64),
         np.array([math.nan if total is None else float(total) for total in announced], dtype=np.float64),
         np.array([classes.index(class_of(job.spec)) for job in round_.jobs], dtype=np.int64),
         totals,
@@ -337,6 +312,7 @@ def _before(round_: Round, row: int, kinds: Sequence[Kind]) -> PriorService:
         served_slot_s=served.slot_s,
         changes=int(round_.given.changes[row]),
         waited_s=float(round_.given.waited_s[row]),
+        done=0.0 if round_.given.done is None else float(round_.given.done[row]),
     )
 
 
@@ -372,7 +348,10 @@ def _why_never_runs(round_: Round, row: int) -> str:
     usable = round_.scope.usable_slots(job.spec)
     if not any(usable.values()):
         return f"no node has {' or '.join(kinds) or 'any slot'}"
-    return f"it needs at least {least} slots of one kind, and the cluster has {max(usable.values())}"
+    return (
+        f"it needs at least {least} slots {job.spec.elastic.kinds_text}, and the cluster has "
+        f"{job.spec.elastic.most_together(usable)}"
+    )
 
 
 def _warnings(

@@ -11,10 +11,11 @@ import pytest_asyncio
 from headway.contract.agents import SlotInfo
 from headway.contract.values.markets import Market, pool_name
 from service.adapters.postgres.database import Database
+from service.domain.cluster.market_limits import MarketLimit
 from service.domain.rental.catalogue import hazard_of
-from service.domain.rental.hazards import PRIOR_H
 from service.domain.rental.machines import Machine, MachineReason, MachineState
-from tests.conformance.conftest import NOW, node_of
+from service.domain.rental.spot.hazards import hazards_by_kind
+from tests.conformance.conftest import NOW, job_of, node_of
 from tests.conformance.test_decisions import snapshot
 
 
@@ -62,8 +63,45 @@ async def test_a_round_knows_the_hazard_of_the_spot_machines_that_it_has(rented:
         await tx.nodes.save(replace(node_of("n1"), slots=slots_of("t4"), market=Market.SPOT))
         await tx.nodes.save(replace(node_of("n2"), slots=slots_of("a100")))
     found = (await snapshot(rented)).hazard_per_h
-    expected = (hazard_of("t4") * PRIOR_H + 3) / (PRIOR_H + 10)
-    assert found == {pool_name("t4", Market.SPOT): pytest.approx(expected, rel=0.02)}
+    async with rented.begin() as tx:
+        leases = await tx.machines.requested_since(NOW - timedelta(days=1))
+    expected = hazards_by_kind(leases, {"t4": hazard_of("t4")}, NOW)["t4"]
+    assert expected > hazard_of("t4")
+    assert found == {pool_name("t4", Market.SPOT): pytest.approx(expected)}
+
+
+async def test_a_rented_node_knows_the_risk_of_its_place(rented: Database) -> None:
+    async with rented.begin() as tx:
+        open_lease = lease(
+            11, MachineReason.JOINED, state=MachineState.RUNNING, billed_to=None, zone="zone-b"
+        )
+        await tx.machines.insert(open_lease)
+        await tx.nodes.save(
+            replace(node_of("n1"), slots=slots_of("t4"), market=Market.SPOT, machine_id=open_lease.id)
+        )
+        await tx.nodes.save(replace(node_of("n2"), slots=slots_of("t4"), market=Market.SPOT))
+    found = await snapshot(rented)
+    own = found.nodes["n1"].hazard_per_h
+    assert own is not None
+    assert own < hazard_of("t4") < found.hazard_per_h[pool_name("t4", Market.SPOT)], (
+        "nothing was lost in its zone"
+    )
+    assert found.nodes["n2"].hazard_per_h is None
+
+
+async def test_market_limits_are_stored_and_removed(database: Database) -> None:
+    limit = MarketLimit(slots={"cpu": 2}, on_demand=1, spot=3, phase="behind", reason="it is late")
+    async with database.begin() as tx:
+        for name in ("one", "two"):
+            await tx.jobs.insert(job_of(name), idempotency_key=None, request_digest="")
+        await tx.machines.store_market_limits({"one": limit, "two": limit})
+    assert (await snapshot(database)).market_limits == {"one": limit, "two": limit}
+    async with database.begin() as tx:
+        await tx.machines.store_market_limits({"one": None})
+    assert (await snapshot(database)).market_limits == {"two": limit}
+    async with database.begin() as tx:
+        await tx.machines.drop_market_limits()
+    assert (await snapshot(database)).market_limits == {}
 
 
 async def test_a_kind_that_was_never_rented_has_the_catalogues(database: Database) -> None:

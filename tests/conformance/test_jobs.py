@@ -130,6 +130,7 @@ async def test_everything_about_a_job_is_stored(database: Database) -> None:
         attempt=4,
         allocation={"n1": (0, 2)},
         target={"n2": (1,)},
+        target_batch=96,
         live=True,
         switch=Switch(
             generation=6,

@@ -15,7 +15,7 @@ from headway.contract.spec import JobSpec
 from headway.contract.values.checkpoint_interval import SHORTEST_S
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.stack import LocalStack, Stores
-from service.domain.perf.spot_rate import FAILURES_PER_H
+from service.domain.cluster.spot_rate import FAILURES_PER_H
 from service.domain.rental.machines import MachineReason, MachineState
 from tests.e2e.conftest import SCRIPTS, Cluster, PatientJob
 

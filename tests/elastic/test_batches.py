@@ -36,7 +36,7 @@ def adaptive(job: Callable[..., Job]) -> Callable[..., Live]:
             "HEADWAY_MAX_GLOBAL_BATCH": str(MOST),
             "HEADWAY_LR_RULE": rule,
         }
-        shape = ["--samples", SAMPLES, "--epochs", EPOCHS, *arguments]
+        shape = ["--samples", SAMPLES, "--epochs", EPOCHS, "--until", "epochs", *arguments]
         counted = job("count.py", *shape, **env)
         counted.arguments = [*counted.arguments, "--result", str(counted.folder)]
         return Live(counted)
@@ -131,6 +131,27 @@ def test_newcomers_take_the_batch_of_the_order_that_they_were_started_before(
     live.start(1, steps=3)
     change = ordered(live, 24, newcomers=1)
     assert_exact(live, [(0, BATCH, 1.0), change])
+
+
+def test_four_slots_and_their_batch_come_with_one_order(adaptive: Callable[..., Live]) -> None:
+    """Eight times the batch at one boundary: no step is taken at the new size with the old batch, and none between."""
+    live = adaptive("linear")
+    live.start(1, steps=3)
+    change = ordered(live, MOST, newcomers=3)
+    assert change[1:] == (MOST, 8.0)
+    assert_exact(live, [(0, BATCH, 1.0), change])
+    switched, changed = live.messages(Switched), live.messages(BatchChanged)
+    assert {(one.generation, one.samples) for one in switched} == {(2, change[0])}
+    assert len(changed) == 1
+    batches = {(one.generation, one.global_batch) for one in live.messages(Progress)}
+    assert batches <= {(1, BATCH), (2, MOST)}
+
+
+def test_the_ranks_report_the_rule_that_fits_their_optimizer(adaptive: Callable[..., Live]) -> None:
+    live = adaptive("auto")
+    live.start(1)
+    assert live.wait() == [0], live.output()
+    assert {one.lr_rule for one in live.messages(Progress)} == {"adascale"}
 
 
 def test_a_whole_move_keeps_the_batch(adaptive: Callable[..., Live]) -> None:

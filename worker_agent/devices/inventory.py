@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headway.contract.agents import DEVICE_CPU, DeviceHealth, SlotInfo
+from headway.contract.agents import DEVICE_CPU, SlotInfo
+from headway.contract.health import DeviceHealth
+from headway.contract.values.devices import is_cpu
 from headway.errors import HeadwayError
 
 T = TypeVar("T")
@@ -37,6 +39,8 @@ def find_slots(
 ) -> list[SlotInfo]:
     """Return the slots to offer: without `device_kind` the GPUs, or one CPU slot per core where there is none.
 
+    `cpu`, or a kind such as `cpu-old`, offers CPU slots.
+
     `known` are the slots that this agent offered before. A GPU keeps its slot number while the agent's folder
     exists, and a GPU that disappears keeps its number until another GPU takes it. `gpus` are the GPUs that
     NVML lists.
@@ -45,14 +49,15 @@ def find_slots(
         HeadwayError: GPUs were requested by kind or number, and the host has fewer.
     """
     found = []
-    if device_kind != DEVICE_CPU:
+    cpu = DEVICE_CPU if device_kind is None else device_kind
+    if device_kind is None or not is_cpu(device_kind):
         shown = gpu_slots() if gpus is None else gpus
         before, now = (
             [slot for slot in some if device_kind in (None, slot.device_kind)] for some in (known, shown)
         )
         found = keep_places(before, now)
-    if not found and device_kind in (None, DEVICE_CPU):
-        return [SlotInfo(index=index, device_kind=DEVICE_CPU) for index in range(wanted or cpu_count())]
+    if not found and is_cpu(cpu):
+        return [SlotInfo(index=index, device_kind=cpu) for index in range(wanted or cpu_count())]
     if not found or (wanted or 0) > len(found):
         kind = "" if device_kind is None else f" of kind {device_kind}"
         raise HeadwayError(

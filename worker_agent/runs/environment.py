@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headway.contract import orders, runtime
-from headway.contract.agents import DEVICE_CPU, RankSlot, RunCommand, SlotInfo
+from headway.contract.agents import RankSlot, RunCommand, SlotInfo
+from headway.contract.values.devices import is_cpu
 
 _PASSED = frozenset(
     {
@@ -59,7 +60,7 @@ def threads_per_rank(
         return int(wanted)
     if cpus_per_slot is not None:
         return max(1, int(cpus_per_slot))
-    if any(slot.device_kind == DEVICE_CPU for slot in slots):
+    if any(is_cpu(slot.device_kind) for slot in slots):
         return 1
     return max(1, cpus // max(1, len(slots)))
 
@@ -148,7 +149,7 @@ def _headway(command: RunCommand, rank: RankSlot, control: Path) -> dict[str, st
 
 
 def _batch(command: RunCommand) -> dict[str, str]:
-    """Return the variables for the job's batch sizes. A size that the script chooses has none."""
+    """Return the variables for the job's batch sizes and their division. What the script chooses has none."""
     sizes = {
         runtime.ENV_GLOBAL_BATCH: command.global_batch,
         runtime.ENV_START_GLOBAL_BATCH: command.start_global_batch,
@@ -156,7 +157,13 @@ def _batch(command: RunCommand) -> dict[str, str]:
         runtime.ENV_MAX_LOCAL_BATCH: command.max_local_batch,
     }
     env = {name: str(size) for name, size in sizes.items() if size is not None}
-    return env if command.lr_rule == "none" else {**env, runtime.ENV_LR_RULE: command.lr_rule}
+    if command.lr_rule != "none":
+        env[runtime.ENV_LR_RULE] = command.lr_rule
+    if command.balance is not None:
+        env[runtime.ENV_BALANCE] = command.balance
+    if command.speeds:
+        env[runtime.ENV_SPEEDS] = ",".join(f"{speed:.6g}" for speed in command.speeds)
+    return env
 
 
 def _user_packages() -> dict[str, str]:

@@ -7,11 +7,12 @@ no order from before its own generation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
 
-from headway.contract.agents import OrderCommand
+from headway.contract.agents import Member, OrderCommand
 from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
 from worker_agent.host.folders import RunFolder, write_text
 
@@ -30,7 +31,14 @@ def order_of(command: OrderCommand) -> Order:
         batch=BatchPlan(global_batch=batch.global_batch) if batch else None,
         losses_per_h=losses.per_h if losses else None,
         losses_at_s=losses.at.timestamp() if losses else 0.0,
+        speeds=speeds_of(command.members),
     )
+
+
+def speeds_of(members: Sequence[Member]) -> tuple[float, ...]:
+    """Return the expected relative speeds by rank; empty if they are equal."""
+    speeds = tuple(one.speed for one in sorted(members, key=lambda one: one.rank))
+    return speeds if len(set(speeds)) > 1 else ()
 
 
 def deliver(folder: RunFolder) -> None:

@@ -12,7 +12,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.render.jobs import columns, facts_grid, kept_text, rate, search_text, state_text, usd
+from headway.cli.render.jobs import (
+    columns,
+    facts_grid,
+    kept_text,
+    rate,
+    search_text,
+    state_text,
+    target_text,
+    usd,
+)
 from headway.contract.values.quantities import duration
 from headway.contract.views.decisions import (
     ClusterView,
@@ -81,9 +90,14 @@ def _options(options: Sequence[SizeOption]) -> Table:
             f"{option.speedup:.2f}",
             "measured" if option.measured else "predicted",
             "-" if option.utility is None else f"{option.utility:.3f}",
-            option.note,
+            "; ".join(filter(None, [option.note, depth_text(option.depth)])),
         )
     return table
+
+
+def depth_text(depth: float | None) -> str:
+    """Return the mean depth of the ranks' back-propagation as text; "" where all gradients are whole."""
+    return "" if depth is None else f"mean depth {depth:.0%}"
 
 
 def _price_lines(explained: ExplanationView) -> Iterator[str]:
@@ -237,6 +251,8 @@ def forecast_page(forecast: ForecastView) -> RenderableType:
         parts.append(configurations_table(forecast.configurations))
     if forecast.search is not None:
         parts.append(Text(f"search: {search_text(forecast.search)}"))
+    if forecast.goal_target is not None:
+        parts.append(Text(f"target: {target_text(forecast.goal_target)}"))
     parts += [Text(kept_text(one)) for one in forecast.kept]
     parts.append(Text(_score(forecast.score), style="dim"))
     return Group(*parts)
@@ -290,7 +306,7 @@ def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Tab
             *(_duration(one.time_s), _duration(one.time_p90_s)),
             *((usd(one.cost_usd), usd(one.cost_p90_usd)) if priced else ()),
             one.confidence,
-            "; ".join([*(str(mark) for mark in one.marks), *filter(None, [one.why_not_now])]),
+            "; ".join([*map(str, one.marks), *filter(None, [one.why_not_now, depth_text(one.depth)])]),
         )
     return table
 

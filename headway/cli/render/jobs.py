@@ -16,7 +16,7 @@ from rich.text import Text
 from headway.contract.run_facts import ProgressSource
 from headway.contract.values.dollars import dollars
 from headway.contract.values.quantities import duration
-from headway.contract.views.forecasts import KeptForecast, SearchView
+from headway.contract.views.forecasts import KeptForecast, SearchView, TargetProgress
 from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobProgress, JobState, JobView
 
 _JOB_STYLES = {
@@ -61,11 +61,13 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("command", Text(spec.run)),
         ("folder", Text(f"{spec.workdir or '-'}{f'  ({spec.bundle[:19]}…)' if spec.bundle else ''}")),
         ("size", f"{size(job)} slots, {spec.elastic.sizes} sizes, resize {spec.elastic.resize}{pinned}"),
+        *(() if spec.elastic.min_depth is None else (("gradients", _depths(spec.elastic.min_depth)),)),
         ("slots", holdings(job)),
         ("progress", progress(done)),
         ("speed", _speed(job)),
         ("batch", _batch(done)),
         ("metrics", metrics(done) or "none reported"),
+        *(() if done.goal_target is None else (("target", target_text(done.goal_target)),)),
         ("checkpoint", _checkpoint(done)),
         ("resumes", _resumes(job)),
         ("epochs", _epochs(done)),
@@ -133,10 +135,13 @@ def size(job: JobView) -> str:
 
 
 def progress(done: JobProgress) -> str:
-    """Return the progress as `62% 12,400/20,000`, or only the samples if their total is unknown."""
-    if done.total_samples:
-        share = min(done.samples / done.total_samples, 1.0)
-        return f"{int(100 * share)}% {done.samples:,}/{done.total_samples:,}"
+    """Return the progress as `62% 12,400/20,000`, or only the samples if their total is unknown.
+
+    Epochs replace the samples where the progress differs from them: `74% epoch 7.4 of 10 (progress), 9.1 read`.
+    """
+    if done.work_share is not None:
+        made = done.epochs_text or f"{done.work_done:,.0f}/{done.work_total or 0:,.0f}"
+        return f"{int(100 * done.work_share)}% {made}"
     return f"{done.samples:,} samples" if done.samples else "-"
 
 
@@ -149,9 +154,9 @@ def rate(samples_per_s: float | None) -> str:
 
 def eta(done: JobProgress) -> str:
     """Return the time to the end of the job at its present speed."""
-    if not done.total_samples or not done.samples_per_s:
+    if done.time_left_s is None:
         return "end not known yet"
-    return f"about {duration(max(done.total_samples - done.samples, 0) / done.samples_per_s)} to go"
+    return f"about {duration(done.time_left_s)} to go"
 
 
 def metrics(done: JobProgress) -> str:
@@ -185,13 +190,28 @@ def cost_text(job: JobView) -> str:
 
 def search_text(found: SearchView) -> str:
     """Return the state of the search for a job's configuration, and its cost so far."""
-    there = f" on {found.place}" if found.place else ""
+    batch = "" if found.global_batch is None else f", batch {found.global_batch:,}"
+    there = f" on {found.place}{batch}" if found.place else ""
     text = f"{found.mode}, {found.phase}{there}: {found.reason}"
     if not found.visited:
         return text
     share = "" if found.overhead_share is None else f", {found.overhead_share:.1%} of the run"
-    text += f"; {found.visited} of {found.visits} sizes seen in {found.time_s:.1f} s, {max(found.overhead_s, 0.0):.1f} s lost"
+    text += f"; {found.visited} of {found.visits} configurations seen in {found.time_s:.1f} s, {max(found.overhead_s, 0.0):.1f} s lost"
     return f"{text}{share} (at most {found.bound:.0%})"
+
+
+def target_text(target: TargetProgress) -> str:
+    """Return the progress of a job to its target, and the work at which it is expected to reach it."""
+    sign = {True: " <=", False: " >=", None: ""}[target.falls]
+    text = f"{target.metric}{sign} {target.value:.4g}"
+    if target.present is None:
+        return f"{text}; {len(target.recent)} of 3 values reported"
+    text += f", now {target.present:.4g}"
+    if target.reached_samples is not None:
+        return f"{text}; reached at {target.reached_samples:,} samples"
+    if target.expected_work is None or target.expected_work_p90 is None:
+        return f"{text}; when it will be reached is unknown"
+    return f"{text}; expected at {target.expected_work:,.0f} samples (P90 {target.expected_work_p90:,.0f})"
 
 
 def kept_text(kept: KeptForecast) -> str:
@@ -242,6 +262,10 @@ def _batch(done: JobProgress) -> str:
         return "-"
     most = f", may grow to {done.max_global_batch:,}" if done.max_global_batch is not None else ""
     return f"{done.global_batch:,} samples a step{most}"
+
+
+def _depths(min_depth: float) -> str:
+    return f"partial: of the last {min_depth:.0%} to all of the layers, in turn"
 
 
 def _changes(done: JobProgress) -> str:

@@ -48,6 +48,11 @@ def recommendation_page(view: RecommendationView) -> RenderableType:
     return Group(*parts)
 
 
+def machines_of(plan: RentalPlan) -> str:
+    """Return the machines of a plan as text."""
+    return _machines(plan.groups)
+
+
 def _best(view: RecommendationView) -> Iterator[Text]:
     best = view.plans[0]
     yield Text.assemble(
@@ -63,9 +68,10 @@ def _best(view: RecommendationView) -> Iterator[Text]:
 
 def _plans(plans: Sequence[RentalPlan], *, flopp: bool) -> Table:
     figures = (">SLOTS", ">$/H", ">GOODPUT/S", ">KEPT", ">TIME", ">P90", ">COST", ">P90")
-    table = columns("RENT", "ARCHITECTURE", *figures, "FLOPP" if flopp else "SPEED IS", fold=["NOTE"])
-    for one in plans:
+    table = columns(">#", "RENT", "ARCHITECTURE", *figures, "FLOPP" if flopp else "SPEED IS", fold=["NOTE"])
+    for number, one in enumerate(plans, start=1):
         table.add_row(
+            str(number),
             _machines(one.groups),
             one.architecture,
             f"{one.slots} {one.device_kind}",

@@ -13,6 +13,13 @@ SHORTEST_S = 30.0
 LONGEST_S = 1800.0
 WRITES = 2.0
 """Shortest interval in multiples of the total duration of a save, to limit the load on storage."""
+CHEAP_PAUSE = 0.001
+"""Share of the time for which saves may pause training, however rare losses are.
+
+The expected losses are those of machines. A process can also end by a signal, a bug or lack of memory.
+"""
+CHEAP_WRITES = 0.1
+"""Share of the time for which saves may write to storage on these terms."""
 _HOUR_S = 3600.0
 
 
@@ -20,10 +27,12 @@ def checkpoint_interval_s(*, losses_per_h: float, cost_s: float, total_s: float 
     """Return the seconds between two checkpoints, from `SHORTEST_S` to `LONGEST_S`.
 
     `losses_per_h` counts the losses after which training returns to a checkpoint. A save pauses training for
-    `cost_s` and ends `total_s` after its start.
+    `cost_s` and ends `total_s` after its start. Saves that are cheap enough (`CHEAP_PAUSE`, `CHEAP_WRITES`) are more
+    frequent than the optimum.
     """
     mtbf_s = _HOUR_S / losses_per_h if losses_per_h > 0 else math.inf
-    wanted = max(best_interval_s(max(cost_s, 0.0), mtbf_s), WRITES * total_s)
+    cheap_s = max(cost_s / CHEAP_PAUSE, total_s / CHEAP_WRITES)
+    wanted = max(min(best_interval_s(max(cost_s, 0.0), mtbf_s), cheap_s), WRITES * total_s)
     return min(max(wanted, SHORTEST_S), LONGEST_S)
 
 

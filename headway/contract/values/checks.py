@@ -10,6 +10,7 @@ _LATEST_S = 253_402_214_400.0
 """Latest accepted time and longest accepted duration: the end of the year 9999, as Unix seconds."""
 _COUNTED_IN_SAMPLES_OR_BYTES = frozenset(
     {"samples", "total_samples", "samples_seen", "dataset_samples", "size_bytes", "sync_bytes"}
+    | {"progress", "total_progress"}
 )
 _MOST_SAMPLES = 2**53
 _MOST = 2**31 - 1
@@ -27,7 +28,7 @@ def check_of(name: str, annotation: str) -> Callable[[object], bool]:
             most = _MOST_SAMPLES if name in _COUNTED_IN_SAMPLES_OR_BYTES else _MOST
             return lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
         case "float":
-            most_float = sys.float_info.max if name.startswith("gradient_") else _LATEST_S
+            most_float = _most_float(name)
             return lambda value: isinstance(value, int | float) and 0 <= value <= most_float
         case "bool":
             return lambda value: isinstance(value, bool)
@@ -41,6 +42,12 @@ def check_of(name: str, annotation: str) -> Callable[[object], bool]:
         case "dict[str, float]":
             return lambda value: isinstance(value, dict) and all(_is_text(key) for key in value)
     raise AssertionError(f"no check for the type {annotation} of {name}")
+
+
+def _most_float(name: str) -> float:
+    if name.startswith("gradient_"):
+        return sys.float_info.max
+    return _MOST_SAMPLES if name in _COUNTED_IN_SAMPLES_OR_BYTES else _LATEST_S
 
 
 def is_finite(value: object) -> TypeGuard[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 DEVICE_KIND_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
@@ -18,6 +19,25 @@ KNOWN_DEVICE_KINDS = frozenset(
 """Device kinds that a job may request before a node with one has joined; kinds of joined nodes are added."""
 
 MOST_USD_PER_SLOT_H = 10_000.0
+
+
+def is_cpu(kind: str) -> bool:
+    """Return True for slots that are CPU cores: `cpu`, or a name such as `cpu-old` for cores of another speed."""
+    return kind == "cpu" or kind.startswith("cpu-")
+
+
+def mix_name(slots: Mapping[str, int]) -> str:
+    """Return the name of slots by device kind: `a100` for one kind, `a100:2+t4:2` for several."""
+    held = sorted(kind for kind, count in slots.items() if count > 0)
+    return held[0] if len(held) == 1 else "+".join(f"{kind}:{slots[kind]}" for kind in held)
+
+
+def slots_by_kind(name: str, slots: int) -> dict[str, int]:
+    """Return the slots by device kind of a name that `mix_name` made; `slots` are those of a single kind."""
+    if ":" not in name:
+        return {name: slots}
+    parts = (part.rpartition(":") for part in name.split("+"))
+    return {kind: int(count) for kind, _, count in parts}
 
 
 def parse_prices(text: str) -> dict[str, float]:

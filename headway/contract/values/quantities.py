@@ -87,3 +87,8 @@ def _finite(number: float) -> float:
 
 Seconds = Annotated[float, BeforeValidator(parse_duration_s)]
 SizeBytes = Annotated[int, BeforeValidator(parse_size_bytes)]
+
+
+def tenths(number: float) -> str:
+    """Return the number with one decimal, rounded down, so that only complete work looks complete."""
+    return f"{math.floor(10 * number + 1e-6) / 10:.1f}"

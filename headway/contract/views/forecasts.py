@@ -35,6 +35,7 @@ class WorkSource(StrEnum):
 
     SCRIPT = "script"
     CLASS = "class"
+    TARGET = "target"
     UNKNOWN = "unknown"
 
 
@@ -65,6 +66,8 @@ class ConfigurationForecast(BaseModel):
     cost_usd: float | None
     cost_p90_usd: float | None
     usd_per_h: float
+    depth: float | None = None
+    """Mean share of the layers through which ranks back-propagate, with partial back-propagation."""
     why_not_now: str = ""
     """Reason why the job cannot have the configuration now; empty where it could, or has it."""
     marks: list[Mark] = Field(default_factory=list)
@@ -128,13 +131,17 @@ class SearchView(BaseModel):
     """Device kind of the configuration that the search wants now: the next visit, or its choice."""
     slots: int | None = None
     """Slots of that configuration."""
+    global_batch: int | None = None
+    """Global batch of that configuration; None for a job that does not adapt its batch."""
     place: str = ""
     """Display text of that configuration, with its market: `2 a100 (spot) slots`."""
     visited: int = 0
     visits: int = 0
-    """Number of sizes that the search intends to visit."""
+    """Number of configurations that the search intends to visit."""
+    shown: int = 0
+    """Number of these not visited because earlier jobs of the class have measured them."""
     skipped: int = 0
-    """Number of these sizes skipped because their visit would exceed the bound."""
+    """Number of these skipped because their visit would exceed the bound."""
     time_s: float = 0.0
     cost_usd: float = 0.0
     overhead_s: float = 0.0
@@ -143,6 +150,32 @@ class SearchView(BaseModel):
     """Overhead as a share of the run; None while the length of the run is unknown."""
     bound: float
     reason: str
+
+
+class TargetProgress(BaseModel):
+    """Position of a job on the way to `goal.target`. The job ends when two of its last three values reach it.
+
+    `falls` is True if the metric falls to the value, and False if it rises. Where the job file does not say, the
+    first value shows it; None before.
+    """
+
+    metric: str
+    value: float
+    falls: bool | None = None
+    recent: list[float] = Field(default_factory=list)
+    """The last three reported values, oldest first."""
+    present: float | None = None
+    """Median of these values; None for fewer than three."""
+    points: list[list[float]] = Field(default_factory=list)
+    """Pairs of work and median, to which the forecast fits a curve."""
+    expected_work: float | None = None
+    """Work at which the metric is expected to reach the value, P50; None if its curve does not show it.
+
+    Work is reference samples for a job that ends by progress, else samples.
+    """
+    expected_work_p90: float | None = None
+    reached_samples: int | None = None
+    """Samples at which the metric reached the value; None before."""
 
 
 class KeptForecast(BaseModel):
@@ -191,6 +224,7 @@ class ForecastView(BaseModel):
     kept: list[KeptForecast] = Field(default_factory=list)
     """Forecasts made at submit and after a tenth of the work, against the actual result."""
     search: SearchView | None = None
+    goal_target: TargetProgress | None = None
 
 
 class DeadlineVerdict(StrEnum):

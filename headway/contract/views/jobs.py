@@ -10,10 +10,11 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.contract.output import FilePath
-from headway.contract.run_facts import ImposedChange, LossRate, ProgressSource, Resumption
+from headway.contract.run_facts import ImposedChange, JobCost, LossRate, ProgressSource, Resumption, SlowRank
 from headway.contract.spec import JobSpec
 from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.forecasts import KeptForecast, SearchView
+from headway.contract.views.progress import WorkProgress
 
 Item = TypeVar("Item")
 
@@ -65,6 +66,7 @@ class Reason(StrEnum):
     DEADLINE = "DEADLINE"
     INVALID_SPEC = "INVALID_SPEC"
     COMPLETED = "COMPLETED"
+    TARGET_REACHED = "TARGET_REACHED"
     NO_PROGRESS = "NO_PROGRESS"
 
     @classmethod
@@ -77,31 +79,15 @@ class Reason(StrEnum):
         return newer
 
 
-class SlowRank(BaseModel):
-    """A rank that now takes longer per sample than its peers: `times` as long, in `windows` consecutive reports.
-
-    `told`: it lasted long enough to count as a fault of the rank's device.
-    """
-
-    node_id: str
-    slot: int
-    times: float
-    since: datetime
-    windows: int
-    told: bool = False
-
-
-class JobProgress(BaseModel):
+class JobProgress(WorkProgress):
     """The latest reported training progress. Samples are committed samples since the job began."""
 
-    epoch: int | None = None
-    samples: int = 0
-    total_samples: int | None = None
-    samples_per_s: float | None = None
     global_batch: int | None = None
     """Samples per step over all ranks; None until a script that uses the library reports it."""
     max_global_batch: int | None = None
     """Largest global batch that the ranks accept; None where it is fixed."""
+    lr_rule: str | None = None
+    """Rule by which the learning rate follows the batch, as the ranks report it; None where the batch is fixed."""
     metrics: dict[str, float] = Field(default_factory=dict)
     checkpoint_samples: int | None = None
     checkpoint_every_s: float | None = None
@@ -142,23 +128,8 @@ class JobProgress(BaseModel):
     """Latest generation in which rank 0 reported a first step."""
     resumption: Resumption | None = None
     """Evidence that the script resumes after a stop, or does not; None while there is none."""
-
-
-class JobCost(BaseModel):
-    """Cost of a job so far, and its expected total."""
-
-    usd: float
-    useful_usd: float
-    resize_usd: float
-    lost_usd: float
-    unknown_usd: float
-    """Cost of slots while training progress was unknown, because the script does not report it."""
-    unpriced: bool
-    """True if some slots had no price, so that the job cost more than this."""
-    expected_usd: float | None
-    """Expected total to the job's end at the present speed and price; None where the end is unknown."""
-    left_usd: float | None
-    """Rest of `goal.max_cost_usd`; None without that limit."""
+    kind_speeds: dict[str, float] = Field(default_factory=dict)
+    """Expected relative speeds by device kind, when the job last got slots of two kinds."""
 
 
 class JobView(BaseModel):
@@ -248,6 +219,8 @@ class SizeOption(BaseModel):
     """With SPOT: number of on-demand slots, with which the job survives the loss of the spot slots."""
     usd_per_h: float
     """Cost per hour; 0 where the slots have no price."""
+    depth: float | None = None
+    """Mean share of the layers through which ranks back-propagate, with partial back-propagation."""
 
     @property
     def pool(self) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
+from headway.contract.spec_parts import SpecPart
 from headway.contract.values.markets import Market
 
 
@@ -40,3 +42,45 @@ class MachineView(BaseModel):
     """Seconds billed so far; after its end, no fewer than `min_billed_s`."""
     cost_usd: float
     """Cost so far."""
+    job_id: str | None = None
+    """Job that a user leased the machine for; None if the scheduler decided to rent it."""
+
+
+class LeaseGroup(SpecPart):
+    """Machines of one type to lease, as a recommended plan names them."""
+
+    provider: Annotated[str, Field(max_length=100)]
+    region: Annotated[str, Field(max_length=100)]
+    zone: Annotated[str, Field(max_length=100)] = ""
+    instance_type: Annotated[str, Field(max_length=100)]
+    market: Market
+    machines: Annotated[int, Field(ge=1, le=1000)]
+
+
+class LeaseRequest(SpecPart):
+    """A request to lease the machines of a plan for a job.
+
+    `max_usd_per_h` is the price that the user agreed to: the request fails if all machines together cost more.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "groups": [
+                        {
+                            "provider": "ec2",
+                            "region": "us-east-1",
+                            "instance_type": "g4dn.xlarge",
+                            "market": "spot",
+                            "machines": 4,
+                        }
+                    ],
+                    "max_usd_per_h": 0.7,
+                }
+            ]
+        }
+    )
+
+    groups: Annotated[list[LeaseGroup], Field(min_length=1, max_length=20)]
+    max_usd_per_h: Annotated[float, Field(gt=0, le=1e6)]

@@ -155,6 +155,10 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "Every rank finished.",
             "Nothing. `headway describe JOB` shows the cost.",
         ),
+        Reason.TARGET_REACHED: Meaning(
+            "A metric that the job reports reached its `goal.target`. The job saved a checkpoint and ended.",
+            "Nothing. To train on, submit the job with another target.",
+        ),
     }
 )
 
@@ -219,6 +223,10 @@ ERRORS: Mapping[str, Meaning] = MappingProxyType(
             "A provider refuses the request, and would refuse it again.",
             "Read the provider's error in the message: limits, permissions, a wrong image or a wrong "
             "instance type.",
+        ),
+        "rental_refused": Meaning(
+            "A price, a limit or a budget forbids the machines, or their job has ended.",
+            "Choose another plan with `headway recommend --rent --plan N`, or raise the limit in the message.",
         ),
         "wrong_token": Meaning(
             "The bearer token is missing, wrong, expired or revoked.",

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from headway.contract.agents import DeviceHealth, NodeState
-from headway.contract.health import QuarantineView
+from headway.contract.agents import NodeState
+from headway.contract.health import DeviceHealth, QuarantineView
 from headway.contract.values.markets import Market
 
 

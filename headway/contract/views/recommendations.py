@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from headway.contract.spec import JobSpec, SpecPart
+from headway.contract.spec import JobSpec
+from headway.contract.spec_parts import SpecPart
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.markets import Market
 from headway.contract.values.quantities import SizeBytes
@@ -99,6 +100,8 @@ class OfferView(BaseModel):
     spot_usd_per_h: float | None
     hazard_per_h: float
     """Expected reclaims of a spot machine of this type per hour."""
+    together: float | None = None
+    """Share of these reclaims that take all machines of the zone at once."""
     seen_at: datetime
 
 

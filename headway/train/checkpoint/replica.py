@@ -12,6 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from headway.train.checkpoint.staging import is_sharded, join, split
+from headway.train.data.goal import Gain
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
 
@@ -25,6 +26,11 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
         """Replace the object's state by the given one."""
+
+
+def kind_of(one: Stateful) -> str:
+    """Return the name of the object's class, which is that of the script's own object if it is wrapped."""
+    return str(getattr(one, "wrapped_kind", type(one).__qualname__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,25 @@ class Place:
     """Number of earlier epochs with every sample exactly once."""
     steps: int = 0
     """Optimizer steps since the job began."""
+    excess: float = 0.0
+    """Committed samples beyond the progress, because samples in larger batches make less of it."""
+    extra_steps: float = 0.0
+    """Steps of the job's own batch that the steps are worth, beyond their number."""
 
     @property
     def samples(self) -> int:
         """Committed samples since the job began."""
         return self.position.epoch * (self.dataset_samples or 0) + self.position.samples
+
+    @property
+    def progress(self) -> float:
+        """Progress since the job began, in samples of steps of the job's own batch."""
+        return self.samples - self.excess
+
+    @property
+    def reference_steps(self) -> float:
+        """Progress since the job began, in steps of the job's own batch."""
+        return self.steps + self.extra_steps
 
     @property
     def first_step(self) -> int:
@@ -71,13 +91,19 @@ class Place:
         """
         return self.steps + (not 0 < self.position.samples == self.dataset_samples)
 
-    def advance(self, samples: int, trained: Ledger) -> Place:
-        """Return the position after a step of all ranks over `samples` more samples."""
+    def advance(self, samples: int, trained: Ledger, gain: Gain | None = None) -> Place:
+        """Return the position after a step of all ranks over `samples` more samples.
+
+        `gain` is its progress; None: that of a step of the job's own batch.
+        """
+        gain = gain or Gain(float(samples), 1.0)
         return replace(
             self,
             position=self.position.advance(samples),
             ledger=self.ledger + trained,
             steps=self.steps + 1,
+            excess=self.excess + (samples - gain.samples),
+            extra_steps=self.extra_steps + (gain.steps - 1.0),
         )
 
     def next_epoch(self) -> Place:
@@ -144,7 +170,7 @@ class Replica:
                 join(*split(one.state_dict()))
             except TypeError as error:
                 raise TypeError(
-                    f"the state of {type(one).__name__} cannot be kept in a checkpoint; make its state_dict() "
+                    f"the state of {kind_of(one)} cannot be kept in a checkpoint; make its state_dict() "
                     f"of tensors, numbers, text, lists and dictionaries only ({error})"
                 ) from error
 
@@ -170,7 +196,7 @@ class Replica:
                 self._load_into(one, its)
             except (RuntimeError, ValueError, KeyError) as error:
                 error.add_note(
-                    f"The checkpoint does not fit this {type(one).__name__}: the script has changed since it was saved. "
+                    f"The checkpoint does not fit this {kind_of(one)}: the script has changed since it was saved. "
                     "Change it back, or start again with another checkpoint URI."
                 )
                 raise
@@ -181,6 +207,9 @@ class Replica:
             place["seed"],
             exact_epochs=place["exact_epochs"],
             steps=place["steps"],
+            # Checkpoints of older libraries have neither: their batch was the job's own.
+            excess=place.get("excess", 0.0),
+            extra_steps=place.get("extra_steps", 0.0),
         )
 
     @property

@@ -6,29 +6,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch.optim import Optimizer
+
 from headway.contract.orders import BatchPlan
+from headway.contract.values.balance import USUAL_BALANCE, BalanceRule
+from headway.contract.values.efficiency import efficiency
+from headway.contract.values.learning_rate_rules import Rule, RuleSetting
 from headway.train.data.boundary import Agreement
-from headway.train.data.position import Split, divide
+from headway.train.data.micro_batches import MicroBatchLimit
+from headway.train.data.position import Split, Step, divide
 from headway.train.data.step_rates import StepRates
-from headway.train.data.uneven import Balancer, MicroBatchLimit
-from headway.train.gradients.learning_rate import Rule, factor
+from headway.train.data.uneven import Balancer
+from headway.train.gradients.depths import Depths, LevelCosts, PartialStep
+from headway.train.gradients.learning_rate import factor, rule_for
 from headway.train.gradients.noise import Measurement, NoiseEstimate, NoiseScale, from_ranks
 from headway.train.gradients.noise_schedule import NoiseSchedule
+from headway.train.host.output import warn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """Limits that the job sets. `most_global` is None where the global batch is fixed.
 
-    `start_global` is the first global batch of a job whose batch may change; None: `global_batch`.
+    `start_global` is the first global batch of a job whose batch may change; None: `global_batch`. Without
+    `balance`, local batches are even.
     """
 
     global_batch: int
     most_global: int | None = None
     start_global: int | None = None
     max_local: int | None = None
-    rule: Rule = "none"
-    balance: bool = True
+    rule: RuleSetting = "none"
+    balance: BalanceRule | None = USUAL_BALANCE
 
 
 class Batching:
@@ -39,9 +48,18 @@ class Batching:
     """
 
     def __init__(
-        self, bounds: Bounds, rank: int, world_size: int, *, memory_bytes: int | None = None
+        self,
+        bounds: Bounds,
+        rank: int,
+        world_size: int,
+        *,
+        memory_bytes: int | None = None,
+        speeds: Sequence[float] = (),
     ) -> None:
+        """Divide the batch by the expected relative `speeds` of the ranks, evenly without them."""
         self.bounds = bounds
+        self.rule: Rule = "none" if bounds.rule == "auto" else bounds.rule
+        """Rule of the learning rate; `auto` needs `follow_optimizer` first."""
         self.step_rates = StepRates()
         """Step rates of the ranks since rank 0's last report; other ranks collect none."""
         self._limit = MicroBatchLimit(bounds.max_local, memory_bytes)
@@ -53,15 +71,28 @@ class Batching:
         )
         self._noise = NoiseScale(bounds.global_batch) if bounds.most_global is not None else None
         self._noise_schedule = NoiseSchedule()
+        self._speeds = tuple(speeds)
         self._balancer = self._new_balancer()
+        self._level_costs: LevelCosts | None = None
+        self._last: tuple[tuple[int, ...], PartialStep | None] | None = None
+        self._divide()
         if bounds.start_global is not None:
             self.follow(BatchPlan(global_batch=bounds.start_global))
+
+    def follow_optimizer(self, optimizer: Optimizer) -> None:
+        """Choose the rule of the learning rate by the optimizer, where the job leaves it open."""
+        self.rule = rule_for(self.bounds.rule, optimizer)
+        if self.bounds.rule == "auto" and self.rule == "none" and self.split.rank == 0:
+            warn(
+                f"the learning rate does not follow the global batch: no rule is known for {type(optimizer).__name__}; "
+                "set batch.lr_rule in the job file"
+            )
 
     def keep_in_step(self) -> None:
         """Give all ranks the same number of micro-batches and equal local batches from now on."""
         self.split = replace(self.split, in_step=True, local_batches=())
         self._balancer = None
-        self.bounds = replace(self.bounds, balance=False)
+        self.bounds = replace(self.bounds, balance=None)
 
     @property
     def adaptive(self) -> bool:
@@ -70,7 +101,7 @@ class Batching:
 
     @property
     def local_batches(self) -> tuple[int, ...]:
-        """Samples of each rank in a whole step."""
+        """Samples of each rank in a whole step, at full depth."""
         weights = self.split.local_batches or (1,) * self.split.world_size
         return tuple(len(part) for part in divide(range(self.split.global_batch), weights))
 
@@ -87,29 +118,79 @@ class Batching:
     @property
     def lr_factor(self) -> float:
         """Factor by which the script's learning rate is multiplied."""
-        return factor(self.bounds.rule, self.split.global_batch, self.bounds.global_batch, self.noise)
+        return factor(self.rule, self.split.global_batch, self.bounds.global_batch, self.noise)
+
+    @property
+    def efficiency(self) -> float:
+        """Progress of a sample in a step of the present batch, relative to one in a step of the job's own batch.
+
+        At an unscaled learning rate a step makes at most the progress of one of the job's own batch.
+        """
+        if not self.adaptive:
+            return 1.0
+        noise = self.noise if self.rule != "none" else None
+        return efficiency(
+            self.split.global_batch,
+            self.bounds.global_batch,
+            sqr=noise.sqr if noise is not None else None,
+            var=noise.var if noise is not None else None,
+        )
 
     def measures(self, samples: int) -> bool:
         """Return True if the noise is measured in the step that begins after `samples` committed samples."""
         return self.adaptive and samples // self.split.global_batch % self._noise_schedule.every == 0
 
-    def observe(self, agreement: Agreement, measured: Sequence[int]) -> bool:
-        """Process the ranks' measurements of an earlier step of `measured` samples each. True: the plan changes."""
+    def go_partly(self, depths: Sequence[float]) -> bool:
+        """Give each rank a depth of back-propagation in turn. True: the plan changes.
+
+        `depths` are those of the levels, ascending; the last one is 1. Gradients stay whole where their noise is measured.
+        """
+        if depths[0] >= 1.0 or self.split.in_step or self.adaptive:
+            return False
+        self._level_costs = LevelCosts(depths)
+        self._set_costs()
+        return True
+
+    def end_step(self, step: Step, agreement: Agreement) -> bool:
+        """Process a committed step, whose agreement has the measurements of the step before. True: the plan changes."""
+        whole = len(step.batch) == self.split.global_batch
+        before, self._last = self._last, (self.local_batches, step.partial) if whole else None
+        if before is None or before[0] != self.local_batches:
+            return False
+        changed = self.observe(agreement, *before)
+        if changed:
+            self._last = None
+        return changed
+
+    def observe(
+        self, agreement: Agreement, measured: Sequence[int], partial: PartialStep | None = None
+    ) -> bool:
+        """Process the ranks' measurements of an earlier step of `measured` samples each. True: the plan changes.
+
+        After a partial step, `measured` are the samples that would have taken equal time at full depth.
+        """
         if len(measured) != len(agreement.statements):
             return False
+        compute_s: Sequence[float] = [one.compute_s for one in agreement.statements]
+        deepens = False
+        if partial is not None and self.split.depths is not None and self._level_costs is not None:
+            deepens = not self.split.depths.even and self._level_costs.observe(partial, compute_s)
+            compute_s = self.split.depths.whole_s(partial, compute_s, measured)
+            if deepens:
+                self._set_costs()
         if self.split.rank == 0:
-            self.step_rates.add(measured, [one.compute_s for one in agreement.statements])
+            self.step_rates.add(measured, compute_s)
         squares = [one.square for one in agreement.statements if one.square > 0.0]
         if len(squares) > 1:
             mean_sqr = agreement.statements[0].squared_mean
             self.add_noise(from_ranks(sum(squares), len(squares), mean_sqr, sum(measured)))
         self._noise_schedule.agree([one.noise_every for one in agreement.statements])
         if self._balancer is None:
-            return False
-        changed = self._balancer.observe(measured, [one.compute_s for one in agreement.statements])
+            return deepens
+        changed = self._balancer.observe(measured, compute_s)
         if changed:
             self._divide()
-        return changed
+        return changed or deepens
 
     def add_noise(self, measurement: Measurement | None, cost: float = 0.0) -> None:
         """Add a measurement of the noise, if there is one, and its cost to this rank in steps, if it is known."""
@@ -137,18 +218,28 @@ class Batching:
             return False
         self.split = replace(self.split, global_batch=wanted, local_batches=())
         if self._balancer is not None and wanted >= self.split.world_size:
-            self._balancer = self._balancer.for_members(range(self.split.world_size), wanted)
+            self._balancer = self._balancer.for_members(
+                range(self.split.world_size), wanted, speeds=self._speeds
+            )
         else:
             self._balancer = self._new_balancer()
         self._divide()
         return True
 
-    def change_members(self, before: Sequence[int | None], *, rank: int) -> None:
-        """Divide the batch over other ranks; `before` has the previous rank of each, None for a new member."""
+    def change_members(
+        self, before: Sequence[int | None], *, rank: int, speeds: Sequence[float] = ()
+    ) -> None:
+        """Divide the batch over other ranks.
+
+        `before` has the previous rank of each, None for a new member. `speeds` are their expected relative
+        speeds, for new members; empty for equal ones.
+        """
         self.step_rates.forget()
-        self.split = replace(self.split, rank=rank, world_size=len(before), local_batches=())
+        self._speeds = tuple(speeds)
+        self._level_costs = self._last = None
+        self.split = replace(self.split, rank=rank, world_size=len(before), local_batches=(), depths=None)
         if self._balancer is not None and 1 < len(before) <= self.split.global_batch:
-            self._balancer = self._balancer.for_members(before)
+            self._balancer = self._balancer.for_members(before, speeds=self._speeds)
         else:
             self._balancer = self._new_balancer()
         self._divide()
@@ -175,9 +266,15 @@ class Batching:
 
     def _new_balancer(self) -> Balancer | None:
         split = self.split
-        if not self.bounds.balance or not 1 < split.world_size <= split.global_batch:
+        rule = self.bounds.balance
+        if rule is None or not 1 < split.world_size <= split.global_batch:
             return None
-        return Balancer(split.global_batch, split.world_size)
+        return Balancer(split.global_batch, split.world_size, rule=rule, speeds=self._speeds)
+
+    def _set_costs(self) -> None:
+        assert self._level_costs is not None
+        depths = Depths(self._level_costs.costs, even=not self.bounds.balance)
+        self.split = replace(self.split, depths=depths)
 
     def _divide(self) -> None:
         if self._balancer is not None:

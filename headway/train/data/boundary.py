@@ -26,7 +26,8 @@ class Statement:
     `ordered` is the generation of the newest order that it has read. `compute_s` is the time of its part of
     the last step without waits for peers. `square` is the squared norm of its last gradient before the
     all-reduce, weighted by its samples. `squared_mean` is that of the mean gradient. `noise_every` is the interval in
-    steps that it proposes for measurements of the noise. 0 means unknown.
+    steps that it proposes for measurements of the noise. 0 means unknown. `efficiency` is the statistical efficiency
+    of the step; that of rank 0 counts.
     """
 
     request: int = BoundaryRequest.CONTINUE
@@ -38,6 +39,7 @@ class Statement:
     square: float = 0.0
     squared_mean: float = 0.0
     noise_every: int = 0
+    efficiency: float = 1.0
 
     @property
     def ledger(self) -> Ledger:
@@ -54,8 +56,8 @@ class Statement:
         return cls(*_STATEMENT.unpack(_NUMBERS.pack(*numbers)))
 
 
-_STATEMENT = struct.Struct("<5q3dq")
-_NUMBERS = struct.Struct("<9q")
+_STATEMENT = struct.Struct("<5q3dqd")
+_NUMBERS = struct.Struct("<10q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,11 @@ class Agreement:
         """Generation whose order all ranks have; 0 while they have different orders."""
         orders = {one.ordered for one in self.statements}
         return orders.pop() if len(orders) == 1 else 0
+
+    @property
+    def efficiency(self) -> float:
+        """Statistical efficiency of the step, the same number on every rank."""
+        return self.statements[0].efficiency
 
     @property
     def ledger(self) -> Ledger:

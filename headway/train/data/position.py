@@ -15,6 +15,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.train.gradients.depths import Depths, PartialStep, levels
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -38,11 +40,12 @@ class Step:
 
     `batch` is the range of all ranks together. `micro_batches` are this rank's ranges, in order. An empty
     micro-batch runs with the first sample of the batch and no weight, because peers wait for this rank in the
-    collectives.
+    collectives. `partial` has the depths of the ranks; None: each back-propagates through all layers.
     """
 
     batch: range
     micro_batches: tuple[range, ...]
+    partial: PartialStep | None = None
 
     @property
     def share(self) -> range:
@@ -71,15 +74,27 @@ class Split:
     max_local: int | None
     local_batches: tuple[int, ...] = ()
     in_step: bool = False
+    depths: Depths | None = None
+    """Costs of the levels of partial back-propagation; None without it."""
 
     def step(self, start: int, dataset_samples: int) -> Step:
-        """Return the step that begins with `start` samples of the epoch committed."""
+        """Return the step that begins with `start` samples of the epoch committed.
+
+        A step that is too short to give every rank a sample is never partial: the rank at full depth needs one.
+        """
         batch = range(start, min(start + self.global_batch, dataset_samples))
-        shares = divide(batch, self.local_batches or (1,) * self.world_size)
+        local_batches = self.local_batches or (1,) * self.world_size
+        partial = None
+        shares = divide(batch, local_batches)
+        if self.depths is not None:
+            at = levels(start // self.global_batch, self.world_size)
+            unequal = divide(batch, self.depths.weights(local_batches, at))
+            if all(unequal):
+                shares, partial = unequal, PartialStep(at, tuple(map(len, unequal)))
         share = shares[self.rank]
         longest = max(map(len, shares)) if self.in_step else len(share)
         parts = 1 if self.max_local is None else max(1, -(-longest // self.max_local))
-        return Step(batch, tuple(divide(share, (1,) * parts)))
+        return Step(batch, tuple(divide(share, (1,) * parts)), partial)
 
     def steps(self, start: int, dataset_samples: int) -> Iterator[Step]:
         """Yield every step from `start` to the end of the epoch."""

@@ -22,8 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-DEAD_BAND = 0.05
-"""Share of a step's time that a change must be expected to save."""
+from headway.contract.values.balance import USUAL_BALANCE, BalanceRule
+
 STANDARD_ERRORS = 3.0
 """Number of standard errors of the measured times that the saving must exceed as well."""
 MEDIAN_OF = 5
@@ -38,10 +38,10 @@ STRIDE = 4
 """Largest factor of one change of a local batch: beyond it the model is unreliable."""
 WEIGHED_RANKS = 32
 """Number of ranks up to which every step is evaluated; with twice as many, every second step, and so on."""
+_ROUNDING = 1e-6
+"""Excess in samples over a whole number that is an error of rounding."""
 LONGEST_S = 1e6
 """Longest accepted step time in seconds; a longer one is a clock error."""
-MEMORY_SHARE = 0.9
-"""Share of a device's memory for micro-batches: the rest is for memory that does not grow with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,18 +202,31 @@ class Pace:
 class Balancer:
     """The local batches of all ranks, computed from their times. Every rank has an equal balancer.
 
-    It begins with even local batches. It changes them when that is expected to save more of a step than
-    `DEAD_BAND` and than the noise of the times could explain.
+    It begins with local batches by expected speeds. It changes them when that is expected to save more of a
+    step than the rule's dead band and than the noise of the times could explain.
     """
 
-    def __init__(self, global_batch: int, ranks: int) -> None:
-        """Start with even local batches.
+    def __init__(
+        self,
+        global_batch: int,
+        ranks: int,
+        *,
+        rule: BalanceRule = USUAL_BALANCE,
+        speeds: Sequence[float] = (),
+    ) -> None:
+        """Start with local batches in proportion to the expected `speeds` (by rank; only their ratios matter).
+
+        Speeds of another number of ranks are ignored. Without speeds, the local batches are even.
 
         Raises:
             ValueError: there are more ranks than samples.
         """
-        self._global_batch = global_batch
-        self._paces = [Pace(samples) for samples in _even(global_batch, ranks)]
+        self._global_batch, self._rule = global_batch, rule
+        samples: Sequence[int] = _even(global_batch, ranks)
+        if len(speeds) == ranks and len(set(speeds)) > 1:
+            costs = [Cost(0.0, 1.0 / speed) for speed in speeds]
+            samples = divide(costs, global_batch, *_bounds(global_batch, ranks, rule))
+        self._paces = [Pace(one) for one in samples]
 
     @property
     def local_batches(self) -> tuple[int, ...]:
@@ -240,43 +253,52 @@ class Balancer:
         if count < MEDIAN_OF or count % (1 + len(self._paces) // WEIGHED_RANKS):
             return False
         costs = [pace.cost for pace in self._paces]
+        least, most = _bounds(self._global_batch, len(now), self._rule)
         wanted = divide(
             costs,
             self._global_batch,
-            least=[-(-samples // STRIDE) for samples in now],
-            most=[samples * STRIDE for samples in now],
+            least=[max(-(-samples // STRIDE), low) for samples, low in zip(now, least, strict=True)],
+            most=[min(samples * STRIDE, high) for samples, high in zip(now, most, strict=True)],
         )
         left = _longest_s(costs, wanted) / _longest_s(costs, now)
         error = left * max(pace.error for pace in self._paces)  # `left` is as uncertain as the times
-        if 1.0 - left <= max(DEAD_BAND, STANDARD_ERRORS * error):
+        if 1.0 - left <= max(self._rule.dead_band, STANDARD_ERRORS * error):
             return False
         self._paces = [pace.resized(samples) for pace, samples in zip(self._paces, wanted, strict=True)]
         return True
 
-    def for_members(self, before: Sequence[int | None], global_batch: int | None = None) -> Balancer:
+    def for_members(
+        self, before: Sequence[int | None], global_batch: int | None = None, *, speeds: Sequence[float] = ()
+    ) -> Balancer:
         """Return the balancer of another generation, or of another global batch.
 
         `before` gives the previous rank of each new rank, None for a new member. A new member is assumed to
-        be as fast as the median rank until it is measured.
+        be as fast as the median rank until it is measured, times the ratio of their expected `speeds`.
 
         Raises:
             ValueError: there are more ranks than samples.
         """
         total = global_batch or self._global_batch
-        balancer = Balancer(total, len(before))
+        balancer = Balancer(total, len(before), rule=self._rule, speeds=speeds)
+        expected = tuple(speeds) if len(speeds) == len(before) else (1.0,) * len(before)
         paces = [None if rank is None else self._paces[rank] for rank in before]
-        costs = [pace.cost for pace in paces if pace is not None and pace.known]
-        if not costs:
+        known = [
+            (pace.cost, speed)
+            for pace, speed in zip(paces, expected, strict=True)
+            if pace is not None and pace.known
+        ]
+        if not known:
             return balancer
-        usual = Cost(
-            statistics.median(cost.fixed_s for cost in costs),
-            statistics.median(cost.sample_s for cost in costs),
-        )
+        # The costs of the median rank, if its expected speed were 1.
+        fixed_s = statistics.median(cost.fixed_s * speed for cost, speed in known)
+        sample_s = statistics.median(cost.sample_s * speed for cost, speed in known)
         wanted = divide(
-            [usual if pace is None or not pace.known else pace.cost for pace in paces],
+            [
+                Cost(fixed_s / speed, sample_s / speed) if pace is None or not pace.known else pace.cost
+                for pace, speed in zip(paces, expected, strict=True)
+            ],
             total,
-            least=[1] * len(paces),
-            most=[total] * len(paces),
+            *_bounds(total, len(paces), self._rule),
         )
         balancer._paces = [
             Pace(samples) if pace is None else pace.resized(samples)
@@ -303,37 +325,6 @@ class Balancer:
         ]
 
 
-class MicroBatchLimit:
-    """The most samples that this rank may hold in memory at a time.
-
-    Other ranks need not know it: a larger local batch is accumulated over several micro-batches, so memory
-    never limits the batches of the `Balancer`. `asked` is the script's bound, None for none. `capacity_bytes`
-    is the device's memory, None if not limited.
-    """
-
-    def __init__(self, asked: int | None, capacity_bytes: int | None) -> None:
-        self._asked = asked
-        self._capacity_bytes = capacity_bytes
-        self._measured: int | None = None
-
-    @property
-    def most(self) -> int | None:
-        """The limit in samples; None for no limit. Before the first measurement it is the script's bound."""
-        known = [limit for limit in (self._asked, self._measured) if limit is not None]
-        return min(known, default=None)
-
-    def observe(self, samples: int, peak_bytes: int, static_bytes: int) -> None:
-        """Record that a micro-batch needed `peak_bytes` of memory, `static_bytes` of it before it began.
-
-        The limit assumes that every sample needs the same, and fills at most `MEMORY_SHARE` of the memory.
-        """
-        if self._capacity_bytes is None or peak_bytes <= static_bytes:
-            return
-        free_bytes = MEMORY_SHARE * self._capacity_bytes - static_bytes
-        fits = int(free_bytes * samples / (peak_bytes - static_bytes))
-        self._measured = max(fits, samples)  # the measured micro-batch did fit
-
-
 def _even(global_batch: int, ranks: int) -> list[int]:
     if not 0 < ranks <= global_batch:
         raise ValueError(
@@ -341,6 +332,14 @@ def _even(global_batch: int, ranks: int) -> list[int]:
         )
     length, longer = divmod(global_batch, ranks)
     return [length + (rank < longer) for rank in range(ranks)]
+
+
+def _bounds(total: int, ranks: int, rule: BalanceRule) -> tuple[list[int], list[int]]:
+    """Return the smallest and the largest local batch of each rank under the rule."""
+    even = total / ranks
+    least = max(1, math.floor(rule.min_share * even + _ROUNDING))
+    most = total if rule.max_share >= ranks else math.ceil(rule.max_share * even - _ROUNDING)
+    return [least] * ranks, [most] * ranks
 
 
 def _longest_s(costs: Sequence[Cost], samples: Sequence[int]) -> float:

@@ -7,7 +7,7 @@ mean over the whole global batch, at any number of ranks and micro-batches:
 
 Within a rank the accumulated gradient is kept in units of the next micro-batch. It is scaled when the sizes
 differ, at most once per step. Across ranks, DDP sums buckets that each rank has scaled by (samples of its
-last micro-batch / global batch).
+last micro-batch / global batch). In a partial step, the samples of the ranks that computed the layer replace the global batch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_map_only
 
 from headway.train.checkpoint.staging import is_sharded
+from headway.train.gradients.clock import Clock
+from headway.train.gradients.depths import PartialStep
 from headway.train.gradients.device import DeviceMeter
 from headway.train.gradients.learning_rate import scaled
+from headway.train.gradients.partial import PartialBackward
 from headway.train.gradients.probe import NoiseProbe
-from headway.train.membership.peers import Peers
+from headway.train.host.output import warn
+from headway.train.membership.peers import Peers, PeersLost
 
 _NO_SYNC: dict[str, bool] = {
     # `ElasticModule` sends the buffers instead, because it survives a lost peer.
@@ -81,9 +84,12 @@ class ElasticModule(nn.Module):
 
 
 class Gradients:
-    """The gradients of one model, averaged over the peers of `replicate`; at first without peers."""
+    """The gradients of one model, averaged over the peers of `replicate`; at first without peers.
 
-    def __init__(self, model: nn.Module, *, device: torch.device) -> None:
+    `min_depth` is the smallest share of the layers that a rank back-propagates through; None: each goes through all.
+    """
+
+    def __init__(self, model: nn.Module, *, device: torch.device, min_depth: float | None = None) -> None:
         self.accumulating = False
         """True if the global batch continues after this micro-batch, so that no optimizer step is due."""
         self.stepped = False
@@ -100,6 +106,8 @@ class Gradients:
         """Factor of the learning rate in the optimizer's steps."""
         self.probe: NoiseProbe | None = None
         """Probe of the gradient noise, where it is measured."""
+        self.clock = Clock()
+        """Progress of training, which learning-rate schedules follow."""
         self.model = ElasticModule(model)
         self._device = device
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -113,6 +121,12 @@ class Gradients:
         self._ddp: DistributedDataParallel | None = None
         self._hooks: list[Any] = []
         self._shards = is_sharded(dict(model.named_parameters()))
+        self._min_depth = min_depth
+        self._partial: PartialBackward | None = None
+        if min_depth is not None and self._shards:
+            warn(
+                "elastic.partial_backprop has no effect: the model is sharded, and ranks compute all gradients"
+            )
         self._weight_without_peers()
 
     def replicate(self, peers: Peers) -> None:
@@ -135,18 +149,37 @@ class Gradients:
         )
         # torch reads the hook's annotations, and accepts none or its own class, but not the class's name.
         self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
+        if self._min_depth is not None:
+            self._partial = PartialBackward(self.model.module, self._min_depth, peers)
         self.model.set_forward(self._forward)
 
     def detach(self) -> None:
         """Average without peers until `replicate`, and discard the present gradient."""
         self.model.set_forward(None)
-        self._ddp = self._peers = None  # removes its hooks from the parameters
+        if self._partial is not None:
+            self._partial.close()
+        self._ddp = self._peers = self._partial = None  # removes its hooks from the parameters
         while self._hooks:
             self._hooks.pop().remove()
         self.drop()
 
-    def begin(self, samples: int, *, global_batch: int, first: bool, last: bool) -> None:
-        """Prepare the backward pass of a micro-batch of `samples` samples; 0: its gradient must not count."""
+    def take_depths(self) -> tuple[float, ...] | None:
+        """Return the depths of the levels, once after the first step of a generation; None at other times."""
+        return self._partial.take_depths() if self._partial is not None else None
+
+    def begin(
+        self,
+        samples: int,
+        *,
+        global_batch: int,
+        first: bool,
+        last: bool,
+        partial: PartialStep | None = None,
+    ) -> None:
+        """Prepare the backward pass of a micro-batch of `samples` samples; 0: its gradient must not count.
+
+        `partial` has the levels of the step's ranks; None: each goes through the whole model.
+        """
         if first:
             self.stepped = self.broken = False
             self.batch_number += 1
@@ -162,6 +195,8 @@ class Gradients:
         self._done += samples
         self._weight = samples / global_batch if last else 1.0
         self.accumulating = not last
+        if self._partial is not None:
+            self._partial.begin(partial)
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = last
 
@@ -236,7 +271,15 @@ class Gradients:
             except RuntimeError:
                 self.broken = True
             self._fresh = False
-        return self.model.module(*args, **kwargs) if self.broken else self._ddp(*args, **kwargs)
+        if self.broken:
+            return self.model.module(*args, **kwargs)
+        if self._partial is None or not torch.is_grad_enabled():
+            return self._ddp(*args, **kwargs)
+        try:
+            return self._partial.forward(self._ddp, args, kwargs)
+        except PeersLost:
+            self.broken = True
+            return self.model.module(*args, **kwargs)
 
     def _scale(self, factor: float) -> None:
         for parameter in self._parameters:
@@ -253,14 +296,23 @@ class Gradients:
         gradient = bucket.buffer()
         if bucket.is_last():
             self.meter.end()
-        if self._weight == 0.0:
+        partial = self._partial if self._partial is not None and self._partial.active else None
+        source = None
+        if partial is not None:
+            source = partial.source(bucket.parameters())
+            partial.weigh(bucket.gradients(), bucket.parameters(), self._samples)
+        elif self._weight == 0.0:
             gradient.zero_()  # multiplication by 0 would keep a NaN
         else:
             gradient.mul_(self._weight)
         if self.probe is not None:
             self.probe.local(bucket.gradients, bucket.parameters)
         try:
-            work: Any = dist.all_reduce(gradient, async_op=True)
+            work: Any = (
+                dist.all_reduce(gradient, async_op=True)
+                if source is None
+                else dist.broadcast(gradient, src=source, async_op=True)
+            )
         except RuntimeError:
             self.broken = True
             as_it_is: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -314,22 +366,3 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
     # Methods of this object, as in torch's schedulers, because other objects already refer to it.
     optimizer.step = types.MethodType(step_or_skip, optimizer)  # type: ignore[method-assign]
     optimizer.zero_grad = types.MethodType(zero_grad_or_skip, optimizer)  # type: ignore[method-assign]
-
-
-class OncePerBatch:
-    """A learning-rate scheduler whose `step` does nothing while a global batch is incomplete.
-
-    Everything else belongs to the wrapped scheduler.
-    """
-
-    def __init__(self, scheduler: LRScheduler, gradients: Gradients) -> None:
-        self._scheduler = scheduler
-        self._gradients = gradients
-
-    def step(self, *args: Any, **kwargs: Any) -> None:
-        """Step the scheduler, once per optimizer step or epoch."""
-        if not self._gradients.accumulating and not self._gradients.broken:
-            self._scheduler.step(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scheduler, name)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 
+from headway.contract.values.learning_rate_rules import Rule, RuleSetting
 from headway.train.gradients.noise import NoiseEstimate
 
-Rule: TypeAlias = Literal["adascale", "sqrt", "linear", "none"]
+
+def rule_for(setting: RuleSetting, optimizer: Optimizer) -> Rule:
+    """Return the rule of a setting: for `auto`, `adascale` with SGD, `sqrt` with Adam and its variants, else `none`."""
+    if setting != "auto":
+        return setting
+    if isinstance(optimizer, SGD):
+        return "adascale"
+    return "sqrt" if isinstance(optimizer, Adam | AdamW | NAdam | RAdam | Adamax) else "none"
 
 
 def factor(rule: Rule, batch: int, reference_batch: int, noise: NoiseEstimate | None = None) -> float:

@@ -19,14 +19,15 @@ There are three methods, depending on the step:
     several ranks                the ranks' means (2),          a read of the gradients before and after
                                  the mean of all                the all-reduce
     one rank that accumulates    its mean halfway, its mean     the same two reads, no memory
-    one rank, one batch          a step's mean, the mean        a copy of the gradients for a step,
+    one rank, one batch (SGD)    a step's mean, the mean        a copy of the gradients for a step,
                                  of two steps                   6 reads
 
 Halfway norms are noisier than norms from a copy of the gradients, by terms of G whose mean is zero. That
 matters where batches are large against the noise scale, and 1,000 steps average it out. The last method is
 biased, because parameters move between the two steps. It is abandoned as soon as another method is available.
 Optimizers that divide the gradient by its scale (Adam) see another gradient and another noise. For these,
-every gradient is first divided in the same way.
+every gradient is first divided in the same way. The last method does not serve them: a step of Adam moves
+parameters so far that the noise scale comes out thousands of times too large.
 """
 
 # ruff: noqa: SLF001 - torch has no public names for operations on lists of tensors
@@ -154,21 +155,12 @@ class SuccessiveSteps:
         """True between the two steps of a pair."""
         return bool(self._kept)
 
-    def add(
-        self,
-        gradients: Sequence[Tensor],
-        samples: int,
-        preconditioner: Preconditioner | None = None,
-        parameters: Sequence[Tensor] = (),
-    ) -> Measurement | None:
+    def add(self, gradients: Sequence[Tensor], samples: int) -> Measurement | None:
         """Add the gradients of a step, the mean over `samples`. The second step of a pair gives a measurement."""
-        if preconditioner is not None and not preconditioner.ready:
-            return None
-        parts = _parts(gradients, parameters, preconditioner)
+        parts = _parts(gradients, (), None)
         if self._kept:
             return self._compare(list(parts), samples)
-        # A divided part is a copy already.
-        self._kept = [part if preconditioner else [one.clone() for one in part] for part in parts]
+        self._kept = [[one.clone() for one in part] for part in parts]
         self._kept_sqr, self._kept_samples = _total(self._kept), samples
         return None
 

@@ -94,8 +94,8 @@ class NoiseProbe:
         with_gradient = [one for one in parameters if one.grad is not None]
         gradients = [one.grad for one in with_gradient if one.grad is not None]
         if alone and share == 1.0 and self._half is None:
-            divided_by = preconditioner(self._optimizer)
-            self.measurement = self._successive.add(gradients, samples, divided_by, with_gradient)
+            if preconditioner(self._optimizer) is None:
+                self.measurement = self._successive.add(gradients, samples)
             return
         self._successive.forget()
         if self._mean is None or self._local is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from headway.contract import orders, runtime
+from headway.contract.values.balance import USUAL_BALANCE, BalanceRule, balance_of
+from headway.contract.values.learning_rate_rules import Rule, RuleSetting
 from headway.contract.values.tracker_names import TrackerName
-from headway.train.gradients.learning_rate import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,14 @@ class Environment:
     """Largest global batch that the service may set; None where the batch is fixed."""
     max_local_batch: int | None = None
     """Upper limit of a micro-batch of the job, which overrides the script's."""
-    lr_rule: Rule = "none"
+    lr_rule: RuleSetting = "none"
     """Rule by which the learning rate follows the global batch."""
+    balance: BalanceRule | None = USUAL_BALANCE
+    """Rule for the local batches of ranks of unequal speed; None for even ones."""
+    speeds: tuple[float, ...] = ()
+    """Expected relative speeds of the ranks at the start, by rank; empty for equal ones."""
+    min_depth: float | None = None
+    """Smallest share of the layers that a rank back-propagates through; None: all."""
     trackers: tuple[TrackerName, ...] = ()
     """Trackers that receive reports besides the service."""
     job: Job | None = None
@@ -75,7 +83,11 @@ class Environment:
         assert self.store is not None
         members = {orders.member_id(self.generation, rank): rank for rank in range(self.world_size)}
         return orders.Order(
-            generation=self.generation, world_size=self.world_size, store=self.store, members=members
+            generation=self.generation,
+            world_size=self.world_size,
+            store=self.store,
+            members=members,
+            speeds=self.speeds,
         )
 
     @classmethod
@@ -86,7 +98,7 @@ class Environment:
             ValueError: a variable has an invalid value.
         """
         control, every = env.get(runtime.ENV_CONTROL), env.get(runtime.ENV_CHECKPOINT_EVERY_S)
-        losses = env.get(runtime.ENV_LOSSES_PER_H)
+        losses, depth = env.get(runtime.ENV_LOSSES_PER_H), env.get(runtime.ENV_MIN_DEPTH)
         return cls(
             distributed="RANK" in env,
             rank=_integer(env, "RANK", 0, least=0),
@@ -105,16 +117,37 @@ class Environment:
             most_global_batch=_integer(env, runtime.ENV_MAX_GLOBAL_BATCH, 0, least=1) or None,
             max_local_batch=_integer(env, runtime.ENV_MAX_LOCAL_BATCH, 0, least=1) or None,
             lr_rule=_rule(env.get(runtime.ENV_LR_RULE) or "none"),
+            balance=_balance(env.get(runtime.ENV_BALANCE, "")),
+            speeds=_speeds(env.get(runtime.ENV_SPEEDS, "")),
+            min_depth=_share(runtime.ENV_MIN_DEPTH, depth) if depth else None,
             trackers=_trackers(env.get(runtime.ENV_TRACKERS, "")),
             job=_job(env),
         )
 
 
-def _rule(text: str) -> Rule:
-    for rule in get_args(Rule):
+def _rule(text: str) -> RuleSetting:
+    rules: tuple[RuleSetting, ...] = ("auto", *get_args(Rule))
+    for rule in rules:
         if text == rule:
-            return rule  # type: ignore[no-any-return]
-    raise ValueError(f"{runtime.ENV_LR_RULE} is {text!r}; it must be one of {', '.join(get_args(Rule))}")
+            return rule
+    raise ValueError(f"{runtime.ENV_LR_RULE} is {text!r}; it must be one of {', '.join(rules)}")
+
+
+def _balance(text: str) -> BalanceRule | None:
+    try:
+        return balance_of(text) if text else USUAL_BALANCE
+    except ValueError as error:
+        raise ValueError(f"{runtime.ENV_BALANCE}: {error}") from error
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    try:
+        speeds = tuple(float(one) for one in text.split(",")) if text else ()
+    except ValueError:
+        speeds = (0.0,)
+    if not all(0.0 < one < math.inf for one in speeds):
+        raise ValueError(f"{runtime.ENV_SPEEDS} is {text!r}; it must be numbers above 0, one for each rank")
+    return speeds
 
 
 def _trackers(text: str) -> tuple[TrackerName, ...]:
@@ -162,6 +195,16 @@ def _seconds(name: str, text: str) -> float:
         value = 0.0
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} is {text!r}; it must be a number of seconds above 0")
+    return value
+
+
+def _share(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise ValueError(f"{name} is {text!r}; it must be a number between 0 and 1")
     return value
 
 

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from headway.contract.orders import Order
@@ -113,8 +113,12 @@ class StateSync:
         else:
             self._check_signatures(mine, offers, source)
             place = self._transfer(peers, offers, source, place)
-        plan = peers.bytes_from(source, pickle.dumps(batching.state()))
-        batching.take_over(pickle.loads(plan))  # noqa: S301  # from a peer with the same job and the same code
+        mine_now = pickle.dumps((batching.state(), place.excess, place.extra_steps))
+        # From a peer with the same job and the same code.
+        plan, excess, extra_steps = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
+        batching.take_over(plan)
+        # Ranks at one position may have computed its progress from different messages.
+        place = replace(place, excess=excess, extra_steps=extra_steps)
         self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position
         return place
 
@@ -179,7 +183,12 @@ class StateSync:
                 self._replica.objects, place, peers=peers, source=0, receivers=everyone
             )
         if from_generation and peers.is_main:
-            self._mailbox.send(Restored, samples=place.samples, from_generation=from_generation)
+            self._mailbox.send(
+                Restored,
+                samples=place.samples,
+                from_generation=from_generation,
+                progress=place.progress if place.excess else None,
+            )
         return place
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.train.checkpoint.replica import Stateful
+from headway.train.checkpoint.replica import Stateful, kind_of
 from headway.train.membership.peers import Peers
 
 _SMALL_BYTES = 1 << 18
@@ -25,7 +25,7 @@ def signature(objects: Sequence[Stateful]) -> int:
     """Return a number that is equal on ranks whose objects match in names, shapes and types."""
     digest = hashlib.blake2b(digest_size=7)
     for one in objects:
-        digest.update(type(one).__qualname__.encode())
+        digest.update(kind_of(one).encode())
         if isinstance(one, nn.Module):
             for name, tensor in (*one.named_parameters(), *one.named_buffers()):
                 digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())

@@ -154,6 +154,8 @@ def _job_for(role: Role) -> Callable[..., Awaitable[str]]:
 
 SeenJob: TypeAlias = Annotated[str, Depends(_job_for(Role.VIEWER))]
 """Id of the job in the path, which the caller may view. Raises NotFound for every other job."""
+OperatedJob: TypeAlias = Annotated[str, Depends(_job_for(Role.OPERATOR))]
+"""Id of the job in the path, in a project that the caller operates. Raises like `OwnJob`."""
 OwnJob: TypeAlias = Annotated[str, Depends(_job_for(Role.USER))]
 """Id of the job in the path, which the caller may control.
 

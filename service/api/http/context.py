@@ -14,11 +14,13 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CollectorRegistry
 from structlog.contextvars import bind_contextvars
 
+from headway.contract.values.text import GivenText
 from service.api.http.auditing import audited, is_audited
 from service.api.http.pressure import Gates
 from service.domain.life.life import Launch
 from service.domain.nodes.silence import SilenceRule
 from service.domain.policies.registry import Policies
+from service.domain.rental.rental_targets import RentalRules
 from service.domain.shared.errors import WrongToken
 from service.http_settings import HttpSettings
 from service.usecases.nodes.credentials import authenticate
@@ -70,6 +72,8 @@ class ApiContext:
     keys: KeyRing | None = None
     """Key ring of secrets; None if the service stores no secrets."""
     offers: OfferBook = field(default_factory=OfferBook)
+    rental: RentalRules = field(default_factory=RentalRules)
+    """Limits on rented machines."""
     http: HttpSettings = field(default_factory=HttpSettings)
     provider: IdentityProvider | None = None
     """Identity provider for sign-ins; None if users sign in with tokens only."""
@@ -139,7 +143,7 @@ async def require_monitor(context: Context, credentials: Credentials) -> None:
         )
 
 
-async def require_node(context: Context, credentials: Credentials, node_id: str) -> str:
+async def require_node(context: Context, credentials: Credentials, node_id: GivenText) -> str:
     """Let only the agent of `node_id` pass, and return the node's id. Raises WrongToken."""
     async with context.transactions.begin() as tx:
         await check_node(context, tx, credentials, node_id)

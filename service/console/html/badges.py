@@ -28,7 +28,7 @@ _JOB_WORDS = {
     JobState.RESIZING: "changes size",
     JobState.RECOVERING: "recovers",
     JobState.PAUSED: "is paused",
-    JobState.CANCELLING: "is being cancelled",
+    JobState.CANCELLING: "is ending",
     JobState.SUCCEEDED: "succeeded",
     JobState.FAILED: "failed",
     JobState.CANCELLED: "was cancelled",

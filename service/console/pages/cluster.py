@@ -225,7 +225,7 @@ def _worker(job: JobView, colours: Mapping[str, int]) -> Worker:
         size=plural(job.size, "slot") if job.size else f"wants {_range(job)}",
         message=job.present or job.message,
         since=duration(None) if done.samples_per_s is None else f"{short(done.samples_per_s)} samples/s",
-        share=done.samples / done.total_samples if done.total_samples else None,
+        share=done.work_share,
     )
 
 

@@ -181,7 +181,7 @@ def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
 
 def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
     done, cost = job.progress, job.cost
-    share = done.samples / done.total_samples if done.total_samples else None
+    share = done.work_share
     present = next((one for one in forecast.configurations if "present" in one.marks), None)
     end = end_of(job)
     if has_ended(job) and job.finished_at is not None:
@@ -194,9 +194,14 @@ def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
     else:
         ends = Fact("Ends in", NONE, forecast.work.reason if job.size else "it has no slots now")
     spent = Fact("Cost so far", usd(cost.usd) if cost else NONE, _expected(job))
-    total = f"of {short(done.total_samples)} samples" if done.total_samples else "length not known"
+    total = f"of {short(done.work_total)} samples" if done.work_total else "length not known"
     return (
-        Fact("Progress", percent(share) if share is not None else short(done.samples), total, share),
+        Fact(
+            "Progress",
+            percent(share) if share is not None else short(done.samples),
+            done.epochs_text or total,
+            share,
+        ),
         ends,
         spent,
         Fact(
@@ -204,8 +209,25 @@ def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
             size_text(job),
             f"fixed at {job.pinned_size} by request" if job.pinned_size else _kind(job),
         ),
+        *_target(job),
         Fact("Speed", f"{short(done.samples_per_s)}/s" if done.samples_per_s else NONE, _batch(job)),
     )
+
+
+def _target(job: JobView) -> tuple[Fact, ...]:
+    """Return the fact about the target of a job that has one."""
+    target = job.progress.goal_target
+    if target is None:
+        return ()
+    sign = {True: "≤ ", False: "≥ ", None: ""}[target.falls]
+    if target.reached_samples is not None:
+        note = f"reached at {short(target.reached_samples)} samples"
+    elif target.expected_work is not None:
+        note = f"expected at {short(target.expected_work)} samples"
+    else:
+        note = "its values do not yet show when it is reached"
+    present = NONE if target.present is None else f"{target.present:.4g}"
+    return (Fact(f"{target.metric} until {sign}{target.value:.4g}", present, note),)
 
 
 def _facts_before(job: JobView) -> tuple[Fact, ...]:

@@ -78,7 +78,7 @@ def _row(job: JobView, sizes: Sequence[SizeChange], now: datetime, hue: int, mes
         size=size_text(job),
         sizes_path=sizes_path(sizes, job.spec.elastic.max, job.finished_at or minute(now)),
         sizes_words=", ".join(str(one.size) for one in sizes[-8:]),
-        share=done.samples / done.total_samples if done.total_samples else None,
+        share=done.work_share,
         progress=_progress(done),
         speed=f"{short(done.samples_per_s)}/s" if done.samples_per_s and not has_ended(job) else NONE,
         end=end,
@@ -98,8 +98,8 @@ def size_text(job: JobView) -> str:
 
 
 def _progress(done: JobProgress) -> str:
-    if done.total_samples:
-        return percent(min(1.0, done.samples / done.total_samples))
+    if done.work_share is not None:
+        return percent(done.work_share)
     return f"{short(done.samples)} samples" if done.samples else NONE
 
 
@@ -110,9 +110,9 @@ def end_of(job: JobView) -> tuple[float, float | None] | None:
     accurate.
     """
     done = job.progress
-    if has_ended(job) or job.size == 0 or not done.total_samples or not done.samples_per_s:
+    left_s = done.time_left_s
+    if has_ended(job) or job.size == 0 or left_s is None:
         return None
-    left_s = max(0, done.total_samples - done.samples) / done.samples_per_s
     known = [one.time_p90_s / one.time_s for one in done.forecasts if one.time_s > 0]
     return left_s, left_s * max(1.0, known[-1]) if known else None
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headway.contract.spec import JobSpec
+from headway.contract.values.devices import mix_name
 from headway.contract.values.markets import Market, pool_name
 
 
@@ -41,9 +42,18 @@ class Pool:
 
 
 def anchor_in(parts: Mapping[Pool, int]) -> int:
-    """Return the number of on-demand slots of an allocation in several pools; 0 if it lies in one pool."""
+    """Return the number of on-demand slots of an allocation in both markets; 0 if it lies in one market."""
     held = {pool: count for pool, count in parts.items() if count}
-    return sum(count for pool, count in held.items() if pool.market is Market.ON_DEMAND and len(held) > 1)
+    on_spot = any(pool.market is Market.SPOT for pool in held)
+    return sum(count for pool, count in held.items() if pool.market is Market.ON_DEMAND and on_spot)
+
+
+def device_kind_of(parts: Mapping[Pool, int]) -> str:
+    """Return the device kind of slots by pool: `a100`, or of several kinds `a100:2+t4:2`."""
+    slots: dict[str, int] = {}
+    for pool, count in parts.items():
+        slots[pool.kind] = slots.get(pool.kind, 0) + count
+    return mix_name(slots)
 
 
 def slots_of(count: int, kind: str | None) -> str:
@@ -52,14 +62,21 @@ def slots_of(count: int, kind: str | None) -> str:
 
 
 def slots_in(parts: Mapping[Pool, int]) -> str:
-    """Return slots by pool as text: `4 a100 (spot) slots` or `4 a100 slots (1 on-demand as anchor, 3 spot)`."""
+    """Return slots by pool as text.
+
+    Examples: `4 a100 (spot) slots`, `4 a100 slots (1 on-demand as anchor, 3 spot)`, `4 slots (2 a100 + 2 t4)`.
+    """
     held = {pool: count for pool, count in sorted(parts.items()) if count}
     total = sum(held.values())
     if len(held) == 1:
         return slots_of(total, next(iter(held)).name)
     kinds = sorted({pool.kind for pool in held})
+    if len(kinds) > 1:
+        return (
+            f"{slots_of(total, None)} ({' + '.join(f'{count} {pool.name}' for pool, count in held.items())})"
+        )
     each = ", ".join(
         f"{count} {pool.market}{' as anchor' if pool.market is Market.ON_DEMAND else ''}"
         for pool, count in held.items()
     )
-    return f"{slots_of(total, ' and '.join(kinds))} ({each})" if held else slots_of(0, None)
+    return f"{slots_of(total, kinds[0])} ({each})" if held else slots_of(0, None)

@@ -11,6 +11,7 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.identity import ProjectQuota
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
+from service.domain.cluster.market_limits import MarketLimit
 from service.domain.cluster.pools import Pool
 from service.domain.jobs.job import Job
 
@@ -23,6 +24,9 @@ class Node:
     provider takes a spot machine away, once known. `containers` is True if the node has a container engine,
     which jobs with an image need.
 
+    `hazard_per_h` are the interruptions per hour that the place of a rented spot machine expects in the coming
+    hours; None: those of its pool. `together` is the share of them that take all machines of its zone, None if unknown.
+
     `quarantined` maps slots with a bad device to a description of the fault. These slots are not among
     `slots`: no job gets them, and a job that holds one must leave it.
     """
@@ -34,6 +38,8 @@ class Node:
     market: Market = Market.ON_DEMAND
     usd_per_slot_h: float | None = None
     reclaim_at: datetime | None = None
+    hazard_per_h: float | None = None
+    together: float | None = None
     containers: bool = True
     quarantined: Mapping[int, str] = field(default_factory=dict)
 
@@ -62,7 +68,8 @@ class Measurement:
     standard deviation of a step in seconds. `sync_s` is the part in which rank 0 waited for its peers (None:
     unknown). `local_batch` is the number of samples that a rank takes at once, `accumulation` the number of
     such passes before a step. `gradient_sqr` and `gradient_var` are the last known terms of the gradient
-    noise, as ranks report them.
+    noise, as ranks report them. `reference_batch` is the global batch in the job file, of measurements of a class.
+    `min_depth` is that of a job with partial back-propagation.
     """
 
     device_kind: str
@@ -79,6 +86,8 @@ class Measurement:
     sync_s: float | None = None
     gradient_sqr: float | None = None
     gradient_var: float | None = None
+    reference_batch: int | None = None
+    min_depth: float | None = None
 
     @property
     def believable(self) -> bool:
@@ -86,6 +95,29 @@ class Measurement:
         spoil a round.
         """
         return 1e-9 <= self.samples_per_s <= 1e15 and self.steps > 0
+
+
+@dataclass(frozen=True, slots=True)
+class LossPoint:
+    """Mean loss of a few reports of a job, at its mean number of samples, in steps of `global_batch`."""
+
+    samples: float
+    loss: float
+    global_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossHistory:
+    """Losses that a job reported as the metric `loss`, oldest first.
+
+    `reference_batch` is the global batch in its job file, and `lr_rule` the rule of its learning rate, both None where
+    unknown.
+    """
+
+    job_id: str
+    reference_batch: int | None
+    lr_rule: str | None
+    points: tuple[LossPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +217,15 @@ class EndedJob:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A job that succeeded: its work in samples (`JobProgress.work_done`), and the seconds from its first start to its end."""
+
+    job_class: str
+    samples: float
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlotKey:
     """Key of one slot of one node."""
 
@@ -251,8 +292,12 @@ class Snapshot:
     """Measurements by job id."""
     class_measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     """Measurements of other jobs of the class, including ended ones, by `class_of` the spec."""
+    loss_histories: Mapping[str, tuple[LossHistory, ...]] = field(default_factory=dict)
+    """Losses of the latest jobs of each class that has a job with an adaptive batch, by `class_of` the spec."""
     ended_samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Samples that ended jobs took, by class, for the classes of jobs with a deadline."""
+    ended_runs: tuple[EndedRun, ...] = ()
+    """The latest succeeded jobs, of the classes of live jobs of unknown length and of any class, oldest first."""
     served: Mapping[str, Served] = field(default_factory=dict)
     """Service so far by job id."""
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)
@@ -268,6 +313,8 @@ class Snapshot:
     """
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """Limits by job id; a job that is missing has no limit on its dollars."""
+    market_limits: Mapping[str, MarketLimit] = field(default_factory=dict)
+    """Limits by job id for jobs whose machines the rule of the spot market chooses."""
     spent: LedgerTotals | None = None
     """Ledger since the hour that the policy asked for when it last stored state (`ledger`); None if it needs
     none.

@@ -41,6 +41,8 @@ class Tenure:
         coming: (K,) slots of each kind that jobs in transition (starting, changing, stopping) hold beyond
             their minimums.
         max_wait_s: seconds after which a waiting job gets its turn.
+        leased: True for a running job that keeps its slots by the rhythm of the policy, unless another job's minimum
+            needs them; None if the policy has none.
     """
 
     run_s: FloatArray
@@ -52,6 +54,7 @@ class Tenure:
     recent_s: FloatArray
     coming: FloatArray
     max_wait_s: float
+    leased: BoolArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from service.domain.contention.guaranteed_jobs import (
 )
 from service.domain.contention.rate import at_rest, ending, keeping, not_repaid
 from service.domain.policies.framework.policy import RoundInput
+from service.domain.policies.framework.speedup import kept
 from service.domain.shared.arrays import BoolArray, FloatArray
 
 
@@ -85,8 +86,10 @@ def contend(
         reserved = (given.current == NOTHING) & (seats.columns == NOTHING)
     rests = at_rest(given, tenure.recent_s) & ~due
     resting = given.allowed & (not_repaid(given, rests) | (ending(given) & ~due[:, None]))
-    keeps = keeping(given, rests & ~tenure.forced, seats.columns)
+    leased = _leased(given, tenure) & ~due
+    keeps = keeping(given, (rests | leased) & ~tenure.forced, seats.columns)
     resting |= given.allowed & keeps[:, None] & _smaller(given)
+    resting |= given.allowed & (keeps & leased)[:, None] & ~kept(given)
     allowed = given.allowed & ~waits & ~resting & ~reserved[:, None]
     columns = np.where(keeps, given.current, seats.columns)
     return Contest(
@@ -119,6 +122,13 @@ def _nothing_to_share(given: RoundInput, tenure: Tenure) -> Contest:
         due=nobody,
         too_late=nowhere,
     )
+
+
+def _leased(given: RoundInput, tenure: Tenure) -> BoolArray:
+    """Return the jobs (J,) with a lease. A change that the user or the job's own search asks for costs nothing."""
+    if tenure.leased is None:
+        return np.zeros(len(given.current), dtype=np.bool_)
+    return np.asarray(tenure.leased & (given.current != NOTHING) & (given.change_s > 0) & ~tenure.forced)
 
 
 def _smaller(given: RoundInput) -> BoolArray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import numpy as np
 
 from headway.contract.spec import Resize
@@ -9,7 +11,7 @@ from service.domain.allocation.configurations.eligibility import explores
 from service.domain.allocation.configurations.masks import MeasuredConfigurations
 from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.limits.tenancy import Tenancy
-from service.domain.cluster.contention_rules import RUN_COSTS
+from service.domain.cluster.contention_rules import RUN_COSTS, ContentionRules
 from service.domain.contention.costs import restart_s
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
@@ -40,7 +42,22 @@ def tenure_of(scope: RoundScope) -> Tenure:
         recent_s=np.array([sum(change.cost_s for change in one) for one in recent], dtype=np.float64),
         coming=_coming(scope),
         max_wait_s=rules.max_wait_s,
+        leased=np.array([is_leased(job, rules, now) for job in jobs], dtype=np.bool_)
+        if rules.leases
+        else None,
     )
+
+
+def is_leased(job: Job, rules: ContentionRules, now: datetime) -> bool:
+    """Return True if the job has not yet run for a lease, or for an epoch, since it last started or changed.
+
+    A script that reports no epochs has none. On average half of the present epoch is done.
+    """
+    progress, least_s = job.progress, rules.lease_s
+    if rules.whole_epochs and progress.epoch is not None and progress.samples_per_s:
+        epoch_samples = progress.samples / (progress.epoch + 0.5)
+        least_s = max(least_s, epoch_samples / progress.samples_per_s)
+    return 0.0 <= (now - job.state_since).total_seconds() < least_s
 
 
 def _coming(scope: RoundScope) -> FloatArray:

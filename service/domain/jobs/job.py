@@ -91,6 +91,8 @@ class Job:
     """Number of starts so far, including the running one."""
     allocation: Allocation = field(default_factory=dict)
     target: Allocation | None = None
+    target_batch: int | None = None
+    """Global batch of the generation that starts on `target`; None: the present one."""
     live: bool = False
     """True if the running ranks can change members in place and survive a loss."""
     switch: Switch | None = None
@@ -147,6 +149,14 @@ class Job:
     def adapts(self) -> bool:
         """True if the global batch may change while the job trains, by the same orders as membership changes."""
         return self.spec.batch.policy == "adaptive" and self.follows_orders
+
+    @property
+    def scales_rate(self) -> bool:
+        """True if the learning rate follows the batch: by the rule that the ranks report, or else by the job file.
+
+        The rule `auto` counts as one that scales until the ranks say otherwise.
+        """
+        return (self.progress.lr_rule or self.spec.batch.lr_rule) != "none"
 
     @property
     def switching(self) -> Switch | None:

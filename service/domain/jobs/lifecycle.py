@@ -4,7 +4,7 @@ A running generation is left in one of three ways:
 
 - RESIZING: its members change, or it is asked to stop in order to move, wait or pause.
 - RECOVERING: something failed.
-- CANCELLING: the job ends.
+- CANCELLING: the job ends, at a request or at its target.
 
 In place, the survivors take the job back to RUNNING. Otherwise none of the three ends before every process of
 the job is gone. A terminal job therefore holds no slots.
@@ -48,6 +48,8 @@ class JobEvent(StrEnum):
     GIVE_UP = "give_up"
     """No retry is left, or a retry cannot help."""
     SUCCEED = "succeed"
+    FINISH = "finish"
+    """A metric has reached the target of the job; its ranks save a checkpoint and stop."""
     CANCEL = "cancel"
     VANISH = "vanish"
     """Every process of a job that is being cancelled is gone."""
@@ -63,12 +65,14 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.STARTING, _E.VACATE): _S.RESIZING,
     (_S.STARTING, _E.FAIL_RANK): _S.RECOVERING,
     (_S.STARTING, _E.SUCCEED): _S.SUCCEEDED,
+    (_S.STARTING, _E.FINISH): _S.CANCELLING,
     (_S.STARTING, _E.CANCEL): _S.CANCELLING,
     (_S.RUNNING, _E.PREPARE): _S.RESIZING,
     (_S.RUNNING, _E.LOSE): _S.RECOVERING,
     (_S.RUNNING, _E.VACATE): _S.RESIZING,
     (_S.RUNNING, _E.FAIL_RANK): _S.RECOVERING,
     (_S.RUNNING, _E.SUCCEED): _S.SUCCEEDED,
+    (_S.RUNNING, _E.FINISH): _S.CANCELLING,
     (_S.RUNNING, _E.CANCEL): _S.CANCELLING,
     (_S.RESIZING, _E.SWITCH): _S.RUNNING,
     (_S.RESIZING, _E.ABANDON): _S.RUNNING,
@@ -78,6 +82,7 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.RESIZING, _E.PAUSE): _S.PAUSED,
     (_S.RESIZING, _E.FAIL_RANK): _S.RECOVERING,
     (_S.RESIZING, _E.SUCCEED): _S.SUCCEEDED,
+    (_S.RESIZING, _E.FINISH): _S.CANCELLING,
     (_S.RESIZING, _E.CANCEL): _S.CANCELLING,
     (_S.RECOVERING, _E.SWITCH): _S.RUNNING,
     (_S.RECOVERING, _E.LOSE): _S.RECOVERING,
@@ -86,9 +91,11 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.RECOVERING, _E.ALLOCATE): _S.STARTING,
     (_S.RECOVERING, _E.PAUSE): _S.PAUSED,
     (_S.RECOVERING, _E.GIVE_UP): _S.FAILED,
+    (_S.RECOVERING, _E.FINISH): _S.CANCELLING,
     (_S.RECOVERING, _E.CANCEL): _S.CANCELLING,
     (_S.PAUSED, _E.RESUME): _S.PENDING,
     (_S.PAUSED, _E.CANCEL): _S.CANCELLED,
+    (_S.CANCELLING, _E.SUCCEED): _S.SUCCEEDED,
     (_S.CANCELLING, _E.VANISH): _S.CANCELLED,
 }
 """Every legal transition. A pair that is not here is illegal."""

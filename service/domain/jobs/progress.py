@@ -29,21 +29,10 @@ MAX_METRIC_NAMES = 200
 
 def after_message(progress: JobProgress, message: Message) -> JobProgress:
     """Return the progress after a message. Samples decrease only when a checkpoint was restored."""
+    update: dict[str, Any]
     match message:
         case Progress():
-            per_s = (
-                message.steps * (message.global_batch or 1) / message.step_s_sum
-                if message.step_s_sum > 0
-                else None
-            )
-            update: dict[str, Any] = {
-                "epoch": None if progress.source is ProgressSource.SCRIPT else message.epoch,
-                "samples": message.samples,
-                "total_samples": message.total_samples,
-                "samples_per_s": per_s or progress.samples_per_s,
-                "global_batch": message.global_batch or None,
-                "max_global_batch": message.max_global_batch,
-            }
+            update = _reported(progress, message)
         case Hello():
             update = {"source": ProgressSource.LIBRARY}
         case FirstStep() if message.plain:
@@ -58,6 +47,7 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case Restored():
             lost = max(0, progress.samples - message.samples)
             update = {"samples": message.samples, **_with_lost(progress, lost)}
+            update |= _from(progress, message.samples if message.progress is None else message.progress)
         case FirstStep() if message.rank == 0:
             return _after_first_step(progress, message)
         case EpochClosed() if message.epoch + 1 > progress.epochs_audited:
@@ -78,11 +68,31 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
     return progress.model_copy(update=update)
 
 
+def _reported(progress: JobProgress, message: Progress) -> dict[str, Any]:
+    samples = message.steps * (message.global_batch or 1)
+    return {
+        "epoch": None if progress.source is ProgressSource.SCRIPT else message.epoch,
+        "samples": message.samples,
+        "total_samples": message.total_samples,
+        "samples_per_s": samples / message.step_s_sum
+        if samples and message.step_s_sum > 0
+        else progress.samples_per_s,
+        "global_batch": message.global_batch or None,
+        "max_global_batch": message.max_global_batch,
+        "lr_rule": message.lr_rule,
+        "progress": message.progress,
+        "total_progress": message.total_progress,
+        "dataset_samples": message.dataset_samples,
+        "efficiency": _efficiency(progress, message),
+    }
+
+
 def _after_first_step(progress: JobProgress, message: FirstStep) -> JobProgress:
     update: dict[str, Any] = {"begun_generation": max(progress.begun_generation, message.generation)}
     if message.samples < progress.samples:
         # A rank that restores a checkpoint reports it before the first step: there was none.
         update |= {"samples": message.samples, "checkpoint_samples": None}
+        update |= _from(progress, message.samples)
         update |= _with_lost(progress, progress.samples)
     return progress.model_copy(update=update)
 
@@ -119,6 +129,21 @@ def within_names(progress: JobProgress, message: Metrics) -> Metrics:
     left_out = set(new[max(0, room) :])
     values = {name: value for name, value in message.values.items() if name not in left_out}
     return replace(message, values=values)
+
+
+def _efficiency(progress: JobProgress, message: Progress) -> float | None:
+    """Return the progress per sample since the last report, and the last value where no sample was read since."""
+    if message.progress is None:
+        return None
+    samples = message.samples - progress.samples
+    before = progress.samples if progress.progress is None else progress.progress
+    made = message.progress - before
+    return made / samples if samples > 0 and made > 0.0 else progress.efficiency
+
+
+def _from(progress: JobProgress, made: float) -> dict[str, float]:
+    """Return the change of a job that continues at the progress `made`; none where it does not report progress."""
+    return {} if progress.progress is None else {"progress": float(made)}
 
 
 def _with_lost(progress: JobProgress, samples: int) -> dict[str, int]:

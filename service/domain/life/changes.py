@@ -13,6 +13,7 @@ from headway.contract.runtime import Left, Ready, Switched
 from headway.contract.views.jobs import JobState, Reason
 from service.domain.cluster.pools import slots_of as slots_text
 from service.domain.jobs.job import Allocation, Job, Switch, size_of
+from service.domain.jobs.kinds import kind_of_members, with_kinds
 from service.domain.jobs.lifecycle import JobEvent
 from service.domain.jobs.membership import (
     Born,
@@ -80,6 +81,7 @@ def prepare(life: Life, change: ChangeInPlace) -> Life | None:
     assert running is not None, f"{life.job.id} runs without an allocation"
     generation = life.job.newest_generation + 1
     members = next_members(running.members, change.target, generation)
+    members = with_kinds(members, life.kind_of, life.job.progress.kind_speeds)
     parts = newcomer_ranks(members, generation)
     stores = choose_ports(life, [part.node_id for part in parts], generation)
     known = {**life.loaded_footprint.stores, **{(node, generation): port for node, port in stores.items()}}
@@ -91,7 +93,7 @@ def prepare(life: Life, change: ChangeInPlace) -> Life | None:
         job_id=life.job.id,
         generation=generation,
         slots=change.target,
-        device_kind=hosts[members[0].node_id].device_kinds[members[0].slot],
+        device_kind=kind_of_members(members, life.kind_of(members[0])),
         first_node=store.node_id,
         master_port=store.port,
         reason=change.reason,
@@ -214,12 +216,14 @@ def _what_changed(before: Job, switch: Switch, after: AllocationRecord, message:
     if switch.lost:
         steps = "1 step" if message.lost_steps == 1 else f"{message.lost_steps} steps"
         return f"continues with {new} of {old} slots after a loss: {paused}, {steps} repeated"
+    if after.reason is Reason.BETTER_BATCH:
+        return f"changed the batch in place: {paused}"
+    if switch.global_batch not in {None, before.progress.global_batch}:
+        paused = f"batch {switch.global_batch:,}, {paused}"
     if new > old:
         return f"grew from {old} to {slots_text(new, None)} {how}: {paused}"
     if new < old:
         return f"shrank from {old} to {slots_text(new, None)} {how}: {paused}"
-    if switch.global_batch is not None:
-        return f"changed the batch in place: {paused}"
     return f"moved {slots_text(new, None)} {how}: {paused}"
 
 
@@ -256,6 +260,19 @@ def dismiss_newcomers(life: Life) -> Life:
     return life.with_job(replace(life.job, switch=replace(switch, stopping=True)))
 
 
+def halt_switch(life: Life, why: str, *, reason: Reason) -> Life:
+    """Cancel a change in place that is only prepared.
+
+    Mark one that is ordered, so that the job stops after it.
+    """
+    switch = life.job.switching
+    if switch is None:
+        return life
+    if switch.ordered:
+        return life.with_job(replace(life.job, switch=replace(switch, stopping=True)))
+    return give_up(life, reason=reason, why=why, blame=False)
+
+
 def survive_loss(life: Life, *, reason: Reason, message: str) -> Life:
     """Order the remaining members to go on without those that have ended, or stop the job."""
     job, base = life.job, life.crew.lasting()
@@ -284,7 +301,7 @@ def survive_loss(life: Life, *, reason: Reason, message: str) -> Life:
         job_id=job.id,
         generation=generation,
         slots=slots_of(members),
-        device_kind=life.generations[lasting].device_kind,
+        device_kind=kind_of_members(members, life.generations[lasting].device_kind),
         first_node=store.node_id,
         master_port=store.port,
         reason=reason,
@@ -298,7 +315,8 @@ def survive_loss(life: Life, *, reason: Reason, message: str) -> Life:
         began_at=life.now,
         deadline=life.now,
         lost=True,
-        global_batch=job.switch.global_batch if job.switch is not None else None,
+        # Before the order, the batch belongs to slots that the job does not get.
+        global_batch=job.switch.global_batch if job.switch is not None and job.switch.ordered else None,
         left=job.switch.left if job.switch is not None else (),
     )
     life = life.with_allocation(record).with_job(

@@ -44,7 +44,7 @@ def send_runs(life: Life, record: AllocationRecord, parts: tuple[NodeRanks, ...]
 
 
 def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) -> RunCommand:
-    job, spec, present = life.job, life.job.spec, life.job.progress.global_batch
+    job, spec, batch = life.job, life.job.spec, _next_batch(life.job)
     hung = hung_limits(spec.hung_after)
     command_id = f"{job.id}.{record.generation}.run.{part.node_id}"
     return RunCommand(
@@ -69,10 +69,12 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
         live=job.follows_orders,
         joins=record.generation != job.generation,
         global_batch=spec.batch.global_,
-        start_global_batch=present if job.adapts and present != spec.batch.global_ else None,
+        start_global_batch=None if batch == spec.batch.global_ else batch,
         max_global_batch=spec.batch.max_global if job.adapts else None,
         max_local_batch=spec.batch.max_local,
         lr_rule=spec.batch.lr_rule if job.adapts else "none",
+        balance=spec.batch.balance_text,
+        speeds=_speeds(record.members),
         checkpoint_uri=f"{life.launch.checkpoint_root}/{job.id}",
         checkpoint_every_s=None if spec.checkpoint.every == "auto" else spec.checkpoint.every,
         checkpoint_keep=spec.checkpoint.keep,
@@ -92,6 +94,12 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
     )
 
 
+def _speeds(members: Members) -> list[float]:
+    """Return the expected relative speeds by rank; none if they are equal."""
+    speeds = [one.speed for one in members]
+    return speeds if len(set(speeds)) > 1 else []
+
+
 def _output_plan(spec: JobSpec) -> OutputPlan:
     chosen = spec.output
     return OutputPlan(dir=chosen.dir, as_cwd=chosen.as_cwd, every_s=chosen.every, max_bytes=chosen.max_size)
@@ -100,7 +108,11 @@ def _output_plan(spec: JobSpec) -> OutputPlan:
 def _about(spec: JobSpec) -> dict[str, str]:
     """Return environment variables about the job that only the ranks need, not their agent."""
     about = {runtime.ENV_PROJECT: spec.project}
-    return {**about, runtime.ENV_TRACKERS: ",".join(spec.trackers)} if spec.trackers else about
+    if spec.trackers:
+        about[runtime.ENV_TRACKERS] = ",".join(spec.trackers)
+    if spec.elastic.min_depth is not None:
+        about[runtime.ENV_MIN_DEPTH] = str(spec.elastic.min_depth)
+    return about
 
 
 def _span(job: Job, command_id: str) -> str | None:
@@ -163,16 +175,20 @@ def send_losses(life: Life) -> Life:
 
 
 def _batch_order(job: Job) -> BatchOrder | None:
-    """Return the global batch from the next order on: the one that the switch asks for, or else the present
-    one.
+    """Return the global batch from the next order on; None for a job whose batch never changes."""
+    batch = _next_batch(job)
+    return None if batch is None else BatchOrder(global_batch=batch)
 
-    Return None for a job whose batch never changes.
+
+def _next_batch(job: Job) -> int | None:
+    """Return the global batch of the next generation: the one that its switch brings, or else the present one.
+
+    Return None for a job whose batch never changes, or is not known yet.
     """
     if not job.adapts:
         return None
     wanted = job.switch.global_batch if job.switch is not None else None
-    wanted = wanted or job.progress.global_batch
-    return None if wanted is None else BatchOrder(global_batch=wanted)
+    return wanted or job.progress.global_batch
 
 
 def stop_generation(life: Life, mode: StopMode, *, dump_stacks: bool = False) -> Life:

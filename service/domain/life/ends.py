@@ -66,10 +66,20 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
         job = replace(job, progress=job.progress.model_copy(update={"stop_s": stop_s}))
     moving = job.state is JobState.RESIZING and not job.pause_requested
     if moving and job.target is not None and verdict.ending is not Ending.DONE:
-        return start_generation(life.with_job(job), job.target, reason=job.reason, message=job.message)
+        return start_generation(
+            life.with_job(job),
+            job.target,
+            reason=job.reason,
+            message=job.message,
+            global_batch=job.target_batch,
+        )
     life = life.with_job(job).released(job.newest_generation + 1)
-    job = replace(job, target=None, allocation={})
+    job = replace(job, target=None, target_batch=None, allocation={})
     life = life.with_job(job)
+    if job.state is JobState.CANCELLING and job.reason is Reason.TARGET_REACHED:
+        life = _with_scores(life, aftermath.forecasts)
+        message = _with_lost_output(job.message, aftermath)
+        return life.advanced(JobEvent.SUCCEED, reason=job.reason, message=message)
     if job.state is JobState.CANCELLING:
         message = _with_lost_output(
             "cancelled" if job.reason is Reason.USER_REQUEST else job.message, aftermath

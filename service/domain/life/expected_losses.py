@@ -14,10 +14,10 @@ from headway.contract.run_facts import LossRate, ProgressSource
 from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.jobs import JobState
 from service.domain.cluster.snapshot import Snapshot
+from service.domain.cluster.spot_rate import FAILURES_PER_H, TOGETHER, checkpoint_losses_per_h
 from service.domain.jobs.job import Job
 from service.domain.jobs.membership import Members, nodes_of
 from service.domain.life.life import Life
-from service.domain.perf.spot_rate import FAILURES_PER_H, checkpoint_losses_per_h
 
 CHANGED: Final = 1.5
 """Factor by which the rate must change before ranks hear of it. An interval for the old rate then costs at most
@@ -25,21 +25,25 @@ CHANGED: Final = 1.5
 """
 
 
-def machine_losses_per_h(kinds: Iterable[str], market: Market, hazard_per_h: Mapping[str, float]) -> float:
+def machine_losses_per_h(
+    kinds: Iterable[str], market: Market, hazard_per_h: Mapping[str, float], own_per_h: float | None = None
+) -> float:
     """Return the losses per hour of a machine with these device kinds: its failures and its interruptions.
 
-    `hazard_per_h` has the interruptions per hour by the name of the pool.
+    `hazard_per_h` has the interruptions per hour by the name of the pool, `own_per_h` those of the machine's
+    place, if it was rented.
     """
     interruptions = (hazard_per_h.get(pool_name(kind, market), 0.0) for kind in kinds)
-    return FAILURES_PER_H + max(interruptions, default=0.0)
+    return FAILURES_PER_H + (max(interruptions, default=0.0) if own_per_h is None else own_per_h)
 
 
 def losses_of_members(life: Life, members: Members) -> LossRate | None:
     """Return the rate for the machines of these members; None if the job file fixes the interval."""
     if life.job.spec.checkpoint.every != "auto":
         return None
-    machines = [life.loaded_footprint.hosts[node].losses_per_h for node in nodes_of(members)]
-    return LossRate(per_h=_losses_per_h(life.job, machines), at=life.now)
+    hosts = [life.loaded_footprint.hosts[node] for node in nodes_of(members)]
+    machines, together = [one.losses_per_h for one in hosts], [one.together for one in hosts]
+    return LossRate(per_h=_losses_per_h(life.job, machines, together), at=life.now)
 
 
 def with_losses(life: Life, losses: LossRate | None) -> Life:
@@ -56,9 +60,11 @@ def has_other_losses(job: Job, snapshot: Snapshot) -> bool:
     if len(nodes) < len(job.allocation):
         return False  # a node is gone, and a report about it follows
     machines = [
-        machine_losses_per_h(set(one.slots.values()), one.market, snapshot.hazard_per_h) for one in nodes
+        machine_losses_per_h(set(one.slots.values()), one.market, snapshot.hazard_per_h, one.hazard_per_h)
+        for one in nodes
     ]
-    sent, now_per_h = job.progress.losses, _losses_per_h(job, machines)
+    sent = job.progress.losses
+    now_per_h = _losses_per_h(job, machines, [one.together for one in nodes if one.together is not None])
     return sent is None or not sent.per_h / CHANGED <= now_per_h <= sent.per_h * CHANGED
 
 
@@ -78,6 +84,6 @@ def _has_begun(job: Job) -> bool:
     return job.live or job.progress.begun_generation == job.generation
 
 
-def _losses_per_h(job: Job, machines: list[float]) -> float:
+def _losses_per_h(job: Job, machines: list[float], together: list[float]) -> float:
     in_place = job.live or (job.follows_orders and not _has_begun(job))
-    return checkpoint_losses_per_h(machines, in_place=in_place)
+    return checkpoint_losses_per_h(machines, in_place=in_place, together=min(together, default=TOGETHER))

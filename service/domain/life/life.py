@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from headway.contract.agents import Member
 from headway.contract.views.jobs import Reason
+from service.domain.cluster.spot_rate import FAILURES_PER_H, TOGETHER
 from service.domain.jobs.failures import RankExit
 from service.domain.jobs.job import Allocation, Job, minus
 from service.domain.jobs.lifecycle import JobEvent, advance
@@ -23,7 +25,6 @@ from service.domain.life.effects import (
     ReleaseSlots,
     StoreExit,
 )
-from service.domain.perf.spot_rate import FAILURES_PER_H
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class HostFacts:
     """True if the provider has announced that it takes the machine away."""
     losses_per_h: float = FAILURES_PER_H
     """Expected losses of the machine per hour: its failures, and interruptions by its provider."""
+    together: float = TOGETHER
+    """Share of the interruptions that take all machines of its zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,11 @@ class Life:
     def crew(self) -> Crew:
         """The processes that may report for the job now."""
         return crew_of(self.job, self.generations)
+
+    def kind_of(self, member: Member) -> str:
+        """Return the device kind of a member's slot; its previous one if the node reports the slot no more."""
+        kinds = self.loaded_footprint.hosts[member.node_id].device_kinds
+        return kinds.get(member.slot, member.device_kind)
 
     @property
     def is_gone(self) -> bool:

@@ -24,6 +24,7 @@ from service.domain.jobs.progress import after_message
 from service.domain.life.changes import complete_switch, member_left, newcomer_ready
 from service.domain.life.effects import CallRound, RefreshPages
 from service.domain.life.life import Life
+from service.domain.perf.goal_target import after_report
 
 
 def awaits_start(life: Life, node_id: str, generation: int) -> bool:
@@ -52,7 +53,8 @@ def message_taken(life: Life, who: Born, message: Message, *, vacated_at: dateti
     `vacated_at` is the time at which the job was asked to move to other slots, if its first step comes after
     that. Frequent messages about progress are gathered by `service.usecases.reports.training` instead.
     """
-    before, progress = life.job.progress, after_message(life.job.progress, message)
+    before = life.job.progress
+    progress = after_report(before, after_message(before, message), message)
     begun = progress.begun_generation != before.begun_generation
     # A live job changes in place, so a first step of its new members does not end a start.
     if begun and life.running is not None and not life.job.live:
@@ -133,8 +135,8 @@ def _with_first_report(life: Life, before: JobProgress, message: FirstStep) -> L
 
 def _with_batch(life: Life, before: JobProgress, message: BatchChanged) -> Life:
     allocation = life.generations.get(message.generation)
-    ordered = allocation is not None and allocation.reason is Reason.BETTER_BATCH
-    why = allocation.message if allocation is not None and ordered else message.cause
+    decided = allocation is not None and allocation.round_id is not None
+    why = allocation.message if allocation is not None and decided else message.cause
     data = {
         "from": before.global_batch,
         "to": message.global_batch,

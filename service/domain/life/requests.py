@@ -12,7 +12,7 @@ from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
 from service.domain.cluster.pools import slots_of
 from service.domain.jobs.lifecycle import JobEvent, advance
 from service.domain.jobs.resumption import stop_text
-from service.domain.life.changes import give_up
+from service.domain.life.changes import give_up, halt_switch
 from service.domain.life.commands import StopMode, stop_generation
 from service.domain.life.effects import CallRound
 from service.domain.life.ends import Aftermath, go_on, pause_now
@@ -35,8 +35,8 @@ def cancel(life: Life, aftermath: Aftermath, *, force: bool, reason: Reason, mes
         return life
     if life.job.state is JobState.CANCELLING:
         return stop_generation(life, mode)
-    life = _halt_switch(life, message, reason=reason)
-    life = life.with_job(replace(life.job, target=None, pause_requested=False))
+    life = halt_switch(life, message, reason=reason)
+    life = life.with_job(replace(life.job, target=None, target_batch=None, pause_requested=False))
     life = life.advanced(JobEvent.CANCEL, reason=reason, message=message)
     if life.job.state is JobState.CANCELLED:
         return life
@@ -55,7 +55,7 @@ def pause(life: Life, *, reason: Reason, why: str) -> Life:
     if not life.loaded_footprint.held:
         return pause_now(life, reason=reason)
     switching = job.switching
-    life = _halt_switch(life, why, reason=reason)
+    life = halt_switch(life, why, reason=reason)
     job = life.job
     life = life.with_job(replace(job, pause_requested=True))
     if job.state in {JobState.STARTING, JobState.RUNNING}:
@@ -65,19 +65,6 @@ def pause(life: Life, *, reason: Reason, why: str) -> Life:
     if switching is not None:
         life = stop_generation(life, "checkpoint")
     return life.noted("pause_requested", message="pauses once its ranks have stopped")
-
-
-def _halt_switch(life: Life, why: str, *, reason: Reason) -> Life:
-    """Cancel a change in place that is only prepared.
-
-    Mark one that is ordered, so that the job stops after it.
-    """
-    switch = life.job.switching
-    if switch is None:
-        return life
-    if switch.ordered:
-        return life.with_job(replace(life.job, switch=replace(switch, stopping=True)))
-    return give_up(life, reason=reason, why=why, blame=False)
 
 
 def resume(life: Life) -> Life:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.jobs.job import Allocation, size_of
+from service.domain.jobs.kinds import kind_of_members, with_kinds
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import first_members
 from service.domain.jobs.ranks import layout
@@ -27,55 +28,64 @@ def start_generation(
     message: str,
     round_id: str | None = None,
     predicted: Prediction | None = None,
+    global_batch: int | None = None,
 ) -> Life:
-    """Start a new generation on slots that are already granted to the next generation number."""
+    """Start a new generation on slots that are already granted to the next generation number.
+
+    `global_batch` is its batch; None: the one that the job had.
+    """
     job, hosts = life.job, life.loaded_footprint.hosts
     previous = life.running if job.generation else None
     ranks = layout(allocation, previous_first=previous.first_node if previous else None)
     first = hosts[ranks[0].node_id]
     generation = job.newest_generation + 1
     stores = choose_ports(life, allocation if job.follows_orders else (first.id,), generation)
+    members = with_kinds(first_members(ranks, generation), life.kind_of, job.progress.kind_speeds)
     record = AllocationRecord(
         job_id=job.id,
         generation=generation,
         slots=allocation,
-        device_kind=first.device_kinds[ranks[0].ranks[0].slot],
+        device_kind=kind_of_members(members, life.kind_of(members[0])),
         first_node=first.id,
         master_port=stores[first.id],
         reason=reason,
         message=message,
         round_id=round_id,
         granted_at=life.now,
-        members=first_members(ranks, generation),
+        members=members,
         stores=stores,
         predicted=predicted,
     )
     started = replace(
         job,
-        progress=_in_run(life),
+        progress=_in_run(life, global_batch),
         generation=generation,
         newest_generation=generation,
         attempt=job.attempt + 1,
         allocation=allocation,
         target=None,
+        target_batch=None,
         live=False,
         switch=None,
         samples_at_loss=None,
         retry_at=None,
     )
     data = {"round_id": round_id, **_placed(life, allocation)}
+    if global_batch is not None:
+        data["global_batch"] = global_batch
     life = life.with_job(started).advanced(JobEvent.ALLOCATE, reason=reason, message=message, data=data)
     return send_runs(life.with_allocation(record), record, ranks, first.id)
 
 
-def _in_run(life: Life) -> JobProgress:
-    """Return the progress of a job that is started.
+def _in_run(life: Life, global_batch: int | None) -> JobProgress:
+    """Return the progress of a job that is started, with its batch if that is given.
 
     A restart at another size continues its run; any other start begins one.
     """
-    if life.job.state is JobState.RESIZING:
-        return life.job.progress
-    return life.job.progress.model_copy(update={"run_since": life.now})
+    update: dict[str, object] = {} if global_batch is None else {"global_batch": global_batch}
+    if life.job.state is not JobState.RESIZING:
+        update["run_since"] = life.now
+    return life.job.progress.model_copy(update=update)
 
 
 def _placed(life: Life, allocation: Allocation) -> dict[str, object]:
@@ -88,13 +98,15 @@ def _placed(life: Life, allocation: Allocation) -> dict[str, object]:
     }
 
 
-def vacate(life: Life, target: Allocation | None, *, reason: Reason, message: str) -> Life:
+def vacate(
+    life: Life, target: Allocation | None, *, reason: Reason, message: str, global_batch: int | None = None
+) -> Life:
     """Ask all processes of the job to checkpoint and stop.
 
-    The job then goes on at `target`, waits, or pauses.
+    The job then goes on at `target` with `global_batch` (None: as before), waits, or pauses.
     """
     data: Mapping[str, int] = {"from": size_of(life.job.allocation), "to": size_of(target or {})}
-    life = life.with_job(replace(life.job, target=target))
+    life = life.with_job(replace(life.job, target=target, target_batch=global_batch if target else None))
     life = life.advanced(JobEvent.VACATE, reason=reason, message=message, data=data)
     return stop_generation(life, "checkpoint")
 
@@ -108,6 +120,6 @@ def fail_rank(life: Life, *, reason: Reason, message: str, dump_stacks: bool = F
     if not allows(job.state, JobEvent.FAIL_RANK) or (job.state is JobState.RECOVERING and not job.switching):
         return life
     switch = None if job.switch is None else replace(job.switch, stopping=True)
-    life = life.with_job(replace(job, target=None, switch=switch))
+    life = life.with_job(replace(job, target=None, target_batch=None, switch=switch))
     life = life.advanced(JobEvent.FAIL_RANK, reason=reason, message=message)
     return stop_generation(life, "kill", dump_stacks=dump_stacks)

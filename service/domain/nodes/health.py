@@ -11,14 +11,14 @@ there until an operator releases it or another device takes its place. Three rul
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from headway.contract.agents import DEVICE_CPU
 from headway.contract.health import FaultCause, FaultGrade
-from headway.contract.views.jobs import SlowRank
+from headway.contract.run_facts import SlowRank
+from headway.contract.values.devices import is_cpu
 from service.domain.cluster.snapshot import SlotKey
 from service.domain.nodes.xids import Graded, xid
 
@@ -127,7 +127,7 @@ def grade(fault: Fault) -> Graded:
             return Graded(FaultGrade.SUSPICIOUS, "so hot that it reduces its clock rate")
         case FaultCause.GONE:
             return Graded(FaultGrade.SUSPICIOUS, "the driver no longer lists it")
-        case FaultCause.SLOW if fault.device_kind == DEVICE_CPU:
+        case FaultCause.SLOW if is_cpu(fault.device_kind):
             # Cores are shared with other programs on the host.
             return Graded(FaultGrade.JOB_ERROR, "its rank is slow")
         case FaultCause.SLOW:
@@ -231,18 +231,33 @@ def is_replaced(one: Quarantine, device: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RankPace:
-    """Time per sample of the rank on a slot, in seconds without waiting for peers; 0 if unknown."""
+    """Time per sample of the rank on a slot, in seconds without waiting for peers; 0 if unknown.
+
+    `device_kind` is empty if all ranks are of one kind.
+    """
 
     slot: SlotKey
     sample_s: float
+    device_kind: str = ""
 
 
 def slow_ranks(before: Sequence[SlowRank], paces: Sequence[RankPace], now: datetime) -> tuple[SlowRank, ...]:
-    """Return the slow ranks after one more report, with the start of their slowness. All ranks are on one
-    device kind.
+    """Return the slow ranks after one more report, with the start of their slowness.
+
+    A rank is compared only with ranks of its device kind.
     """
+    by_kind: dict[str, list[RankPace]] = {}
+    for pace in paces:
+        if pace.sample_s > 0.0:
+            by_kind.setdefault(pace.device_kind, []).append(pace)
     known = {SlotKey(one.node_id, one.slot): one for one in before}
-    paces = [pace for pace in paces if pace.sample_s > 0.0]
+    return tuple(one for alike in by_kind.values() for one in _slow_among(known, alike, now))
+
+
+def _slow_among(
+    known: Mapping[SlotKey, SlowRank], paces: Sequence[RankPace], now: datetime
+) -> tuple[SlowRank, ...]:
+    """Return the slow ranks among ranks of one kind; `known` are those that were slow before."""
     if len(paces) <= FEWEST_PEERS:
         return ()
     ordered = sorted(pace.sample_s for pace in paces)

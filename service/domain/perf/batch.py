@@ -3,7 +3,10 @@
 A larger batch processes more samples per second, and each sample makes less progress. The product counts
 (Pollux, OSDI'21, section 3): goodput(M) = throughput(M) * (phi + m0) / (phi + M), where phi is the gradient
 noise scale in samples and m0 the job's own batch. Throughput is always a measurement at the present size of
-the job.
+the job. A change of the size brings the batch that the goodput table plans for the new size, and the choice goes
+on from there.
+
+If the learning rate does not follow the batch, a step of any batch makes the progress of one step of m0.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from headway.contract.values.efficiency import efficiency
 from headway.contract.views.jobs import JobState
 from service.domain.cluster.snapshot import Measurement, Snapshot
-from service.domain.jobs.job import Job
+from service.domain.jobs.job import Job, class_of
 
 ENOUGH_STEPS = 100
 """Number of steps with a batch before its speed and its measured noise count.
@@ -46,13 +50,24 @@ class Noise:
 
     def efficiency(self, batch: int, reference: int) -> float:
         """Return the progress of a sample in steps of `batch`, relative to one in steps of `reference`."""
-        var, own, other = self.var / batch, self.sqr * (reference / batch), self.sqr
-        return (var + own) / (var + other) if var + other > 0.0 else 1.0
+        return efficiency(batch, reference, sqr=self.sqr, var=self.var)
+
+    @property
+    def basis(self) -> str:
+        """The noise scale as a clause for users."""
+        if self == UNSCALED:
+            return "the learning rate does not follow the batch"
+        text = "too large to be measured" if math.isinf(self.scale) else f"{self.scale:,.0f} samples"
+        return f"the noise scale is {text}"
 
     @property
     def scale(self) -> float:
         """Gradient noise scale phi in samples, infinite without a signal."""
         return self.var / self.sqr if self.sqr > 0.0 else math.inf
+
+
+UNSCALED = Noise(sqr=1.0, var=0.0)
+"""Noise of a job whose learning rate does not follow the batch: a larger batch makes no more progress in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +86,11 @@ class BatchChoice:
     reason: str
 
 
-def choose_batch(job: Job, snapshot: Snapshot) -> BatchChoice | None:
-    """Return the global batch that the job should use from now on, or None where the service does not choose it."""
+def choose_batch(job: Job, snapshot: Snapshot, effect: float = 1.0) -> BatchChoice | None:
+    """Return the global batch that the job should use from now on, or None where the service does not choose it.
+
+    `effect` is the measured exponent of the efficiency (`perf.efficiency.batch_effect`).
+    """
     present, most, reference = (
         job.progress.global_batch,
         job.progress.max_global_batch,
@@ -94,8 +112,24 @@ def choose_batch(job: Job, snapshot: Snapshot) -> BatchChoice | None:
         most=min(most, job.spec.batch.max_global or reference),
         fresh_steps=here.steps,
         speeds=speeds_of(measurements, device_kind=here.device_kind, slots=here.slots, nodes=here.nodes),
-        noise=noise_of(here),
+        noise=noise_of(here) if job.scales_rate else UNSCALED,
+        effect=effect,
     )
+
+
+def planned_batch(job: Job, snapshot: Snapshot, planned: int, slots: int) -> int:
+    """Return the global batch with which a job begins on `slots` slots, for which the goodput table plans `planned`.
+
+    It is at most twice the largest batch that the job has tried. A job that starts counts the batches of earlier jobs
+    of its class with the same batch in their job file, too.
+    """
+    reference = job.spec.batch.global_ or 1
+    known = [one for one in snapshot.measurements.get(job.id, ()) if one.believable]
+    if job.state is JobState.PENDING:
+        alike = snapshot.class_measurements.get(class_of(job.spec), ())
+        known += [one for one in alike if one.believable and one.reference_batch == reference]
+    tried = max([reference, *(one.global_batch for one in known)])
+    return max(min(planned, EXPLORE_FACTOR * tried), reference, slots)
 
 
 def noise_of(measurement: Measurement) -> Noise | None:
@@ -130,18 +164,19 @@ def next_batch(
     fresh_steps: int,
     speeds: Mapping[int, BatchSpeed],
     noise: Noise | None,
+    effect: float = 1.0,
 ) -> BatchChoice:
     """Return the best global batch from `reference` (the job's own) to `most`, or `present` if no other is better.
 
     `fresh_steps` counts the steps since the batch or the members last changed. `speeds` covers the whole life
-    of the job at its present size.
+    of the job at its present size. `effect` is the exponent of the efficiency.
     """
     if fresh_steps < ENOUGH_STEPS:
         return BatchChoice(present, f"measured for {fresh_steps} of {ENOUGH_STEPS} steps")
     if noise is None or not noise.known:
         return BatchChoice(present, "the gradient noise is unknown")
     goodput = {
-        batch: speed.samples_per_s * noise.efficiency(batch, reference)
+        batch: speed.samples_per_s * noise.efficiency(batch, reference) ** effect
         for batch, speed in speeds.items()
         if speed.steps >= ENOUGH_STEPS and reference <= batch <= most
     }
@@ -155,8 +190,8 @@ def next_batch(
             best, f"{present:,} was tried and is {_gain(1 / gain)}, but must be {MIN_GAIN - 1:.0%} better"
         )
     if best != present and gain >= MIN_GAIN:
-        return BatchChoice(best, f"{_gain(gain)}, as measured, at a noise scale of {_samples(noise)}")
-    return _explored(present, reference, most, goodput, noise)
+        return BatchChoice(best, f"{_gain(gain)}, as measured; {noise.basis}")
+    return _explored(present, reference, most, goodput, noise, effect)
 
 
 def _into_bounds(present: int, reference: int, most: int) -> BatchChoice:
@@ -176,26 +211,22 @@ def _best(goodput: Mapping[int, float]) -> int:
 
 
 def _explored(
-    present: int, reference: int, most: int, goodput: Mapping[int, float], noise: Noise
+    present: int, reference: int, most: int, goodput: Mapping[int, float], noise: Noise, effect: float
 ) -> BatchChoice:
     """Return a neighbouring batch without measurements if its upper bound is worth a trial, else the present one."""
     larger = min(EXPLORE_FACTOR * present, most)
     smaller = max(present // EXPLORE_FACTOR, reference)
     # Samples per second grow at most in proportion to the batch, and do not grow when the batch shrinks.
     upper_bounds = {
-        larger: larger / present * noise.efficiency(larger, present),
-        smaller: noise.efficiency(smaller, present),
+        larger: larger / present * noise.efficiency(larger, present) ** effect,
+        smaller: noise.efficiency(smaller, present) ** effect,
     }
     new = {batch: gain for batch, gain in upper_bounds.items() if batch not in goodput and gain >= MIN_GAIN}
     if not new:
         return BatchChoice(present, "no other batch promises more goodput")
     batch = max(new, key=new.__getitem__)
-    return BatchChoice(batch, f"tried, since the noise scale is {_samples(noise)}")
+    return BatchChoice(batch, f"tried, since {noise.basis}")
 
 
 def _gain(factor: float) -> str:
     return f"{abs(factor - 1):.0%} {'better' if factor >= 1 else 'worse'}"
-
-
-def _samples(noise: Noise) -> str:
-    return "too large to be measured" if math.isinf(noise.scale) else f"{noise.scale:,.0f} samples"

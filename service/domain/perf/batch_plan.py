@@ -39,6 +39,7 @@ class Cells:
         least, most: Bounds of the global batch. No batch is possible where `least` exceeds `most`.
         max_local: Samples that a slot can process at once, infinite where unknown.
         batch_effect: Exponent of the efficiency.
+        compute_share: Compute of a step relative to that of whole gradients; None: 1.
     """
 
     model: ThroughputModel
@@ -51,6 +52,7 @@ class Cells:
     most: FloatArray
     max_local: FloatArray
     batch_effect: FloatArray | float = 1.0
+    compute_share: FloatArray | None = None
 
 
 def split(batch: NumberArray, slots: NumberArray, max_local: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -74,7 +76,12 @@ def goodput_of(cells: Cells, batch: FloatArray) -> FloatArray:
     slots = cells.slots[more]
     passes, local = split(batch, slots, cells.max_local[more])
     seconds, _ = step_time(
-        cells.model, slots=slots, nodes=cells.nodes[more], local_batch=local, accumulation=passes - 1
+        cells.model,
+        slots=slots,
+        nodes=cells.nodes[more],
+        local_batch=local,
+        accumulation=passes - 1,
+        compute_share=None if cells.compute_share is None else cells.compute_share[more],
     )
     worth = batch * efficiency_of(cells, batch)
     possible = (batch >= slots) & (batch <= cells.most[more]) & (passes <= MAX_PASSES)
@@ -152,6 +159,7 @@ def _tried(cells: Cells) -> _Trials:
         nodes=cells.nodes[..., None],
         local_batch=(samples / passes)[:, None, :],
         accumulation=(passes - 1)[:, None, :],
+        compute_share=None if cells.compute_share is None else cells.compute_share[..., None],
     )
     batch = samples[:, None, :] * cells.slots[..., None]
     # Only the part of `efficiency` that depends on the batch is computed, since this code is hot.

@@ -3,12 +3,13 @@
 As in Pollux (OSDI'21) and Sia (SOSP'23, section 3.3), a job starts with its smallest size on a kind and may
 grow to twice the largest size that it has tried there, so that a model is trusted only near its data. The
 next larger size is always open: otherwise a job of 2 or 16 slots would never leave 2. A change of kind may
-keep the size, since speeds carry over between kinds. Three rules are added:
+keep the size, since speeds carry over between kinds. Four rules are added:
 
 - Sizes that jobs of the same class have tried need no further trial: a job may start there and grow from
   there.
 - Growth ends where even the P90 of goodput does not pay.
 - Sizes beyond all that were tried are scored at the P90 (`optimistic_goodput`).
+- A mix of kinds opens once one of its kinds is known, up to twice the largest size.
 """
 
 from __future__ import annotations
@@ -102,14 +103,13 @@ def explore(
         goodput: P50 of the goodput (J, C). Where a size was tried, it is close to the measurements.
         high: P90 of the goodput (J, C).
     """
-    kind, slots = configurations.kind, configurations.slots
+    slots = configurations.slots
     code = np.full(allowed.shape, int(Exploration.TOO_FAR), np.int8)
     known = tried | alike
     largest_anywhere = _largest(known, slots)
-    for index in range(len(configurations.kinds)):
+    for of_kind in _columns_by_kind(configurations):
         # Columns by ascending size, so that fewer slots come first.
-        columns = np.flatnonzero(kind == index)
-        columns = columns[np.argsort(slots[columns], kind="stable")]
+        columns = of_kind[np.argsort(slots[of_kind], kind="stable")]
         if columns.size:
             code[:, columns] = _of_kind(
                 slots[columns],
@@ -119,6 +119,16 @@ def explore(
                 goodput=goodput[:, columns],
                 high=high[:, columns],
             )
+    for column in np.flatnonzero(configurations.mixed):
+        rows = np.flatnonzero(allowed[:, column])
+        code[rows, column] = _of_mixed(
+            configurations,
+            int(column),
+            allowed=allowed[rows],
+            known=known[rows],
+            goodput=goodput[rows],
+            high=high[rows],
+        )
     holders = np.flatnonzero(current >= 0)
     code[holders, current[holders]] = Exploration.HELD
     code[alike] = Exploration.ALIKE
@@ -141,10 +151,9 @@ def credible(
     the largest known size of a kind, with the gain per slot between its two largest known sizes. That gain is taken at
     its most optimistic: from P10 of the smaller size to P90 of the larger one.
     """
-    kind, slots = configurations.kind, configurations.slots
+    slots = configurations.slots
     bounded = high.copy()
-    for index in range(len(configurations.kinds)):
-        columns = np.flatnonzero(kind == index)
+    for columns in _columns_by_kind(configurations):
         size = np.where(known[:, columns], slots[columns], 0)
         if not columns.size:
             continue
@@ -172,14 +181,51 @@ def optimistic_goodput(
     A size is known by measurements of the job or of its class. Scored at the median, a size whose median is
     too low would never be tried (optimism in the face of uncertainty: Lai and Robbins, 1985). A job whose
     changes cost much would also grow too slowly: the next size is worth more than its own gain, since it
-    opens the size after it. For a job without any measurements, all configurations are scored at the median.
+    opens the size after it. For a job without any measurements, all configurations are scored at the median, as
+    are mixed ones always: they are predicted from their kinds, and open no other size.
     """
-    kind, slots = configurations.kind, configurations.slots
+    slots = configurations.slots
     beyond = np.zeros_like(known)
-    for index in range(len(configurations.kinds)):
-        columns = kind == index
+    for columns in _columns_by_kind(configurations):
         beyond[:, columns] = slots[columns] > _largest(known[:, columns], slots[columns])[:, None]
     return np.where(beyond & known.any(axis=1, keepdims=True), np.fmax(goodput, high), goodput)
+
+
+def _columns_by_kind(configurations: Configurations) -> list[IntArray]:
+    """Return the columns of each kind, without mixed ones."""
+    kind = np.where(configurations.mixed, -1, configurations.kind)
+    return [np.flatnonzero(kind == index) for index in range(len(configurations.kinds))]
+
+
+def _of_mixed(
+    configurations: Configurations,
+    column: int,
+    *,
+    allowed: BoolArray,
+    known: BoolArray,
+    goodput: FloatArray,
+    high: FloatArray,
+) -> IntArray:
+    """Return the codes (j,) of a mixed column for jobs that may have it.
+
+    The prediction for a mix rests on its kinds. Therefore one of them must be known, and the mix may have
+    `GROWTH` times the largest known size. A job that fits on no kind alone starts with its smallest mix.
+    """
+    assert configurations.parts is not None
+    slots, parts = configurations.slots, configurations.parts
+    largest = _largest(known, slots)
+    of_its_kinds = (parts[:, parts[column] > 0] > 0).any(axis=1)
+    within = np.flatnonzero((parts <= parts[column]).all(axis=1) & (slots < slots[column]))
+    reached = np.where(known[:, within] & np.isfinite(goodput[:, within]), goodput[:, within], 0.0)
+    hopeless = ~(high[:, column] >= MIN_GAIN * reached.max(axis=1, initial=0.0))
+    far = ~known[:, of_its_kinds].any(axis=1) | (slots[column] > GROWTH * largest)
+    smallest = np.where(allowed, slots, np.iinfo(np.int64).max).min(axis=1)
+    first = ~allowed[:, ~configurations.mixed].any(axis=1) & (slots[column] == smallest)
+    return np.select(
+        [first, far, hopeless],
+        [Exploration.SMALLEST, Exploration.TOO_FAR, Exploration.NOT_WORTH_IT],
+        Exploration.NEAR,
+    )
 
 
 def _of_kind(

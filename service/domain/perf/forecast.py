@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from service.domain.jobs.job import Job, class_of
+from service.domain.perf.goal_target import work_to_target
 from service.domain.perf.learned import job_classes
 from service.domain.shared.arrays import FloatArray, IntArray
 
@@ -23,6 +24,8 @@ Z90: Final = 1.2815515655446004
 _S_PER_H: Final = 3600.0
 _PRIOR_SPREAD: Final = 0.7
 """Spread of the sizes of jobs of one class before it is measured: a factor of about two."""
+_LEAST_DONE: Final = 1e-9
+"""Samples below which nothing counts as done, because the arithmetic would overflow."""
 _PRIOR_JOBS: Final = 2.0
 """Number of ended jobs that the prior spread counts as."""
 
@@ -33,6 +36,7 @@ class WorkSource(IntEnum):
     SCRIPT = 0
     CLASS = 1
     UNKNOWN = 2
+    TARGET = 3
 
     @property
     def reason(self) -> str:
@@ -43,6 +47,7 @@ class WorkSource(IntEnum):
 _REASONS: Final = {
     WorkSource.SCRIPT: "the script says how many samples it trains on",
     WorkSource.CLASS: "as many samples as ended jobs of its class took",
+    WorkSource.TARGET: "until its metric reaches the target, by the values that it has reported",
     WorkSource.UNKNOWN: "the script does not say how long it trains, and no job of its class has ended",
 }
 
@@ -125,17 +130,28 @@ def remaining_samples(
 def remaining_of(jobs: Sequence[Job], ended_samples: Mapping[str, Sequence[float]]) -> Remaining:
     """Return the samples left of each job: as its script reports, otherwise as ended jobs of its class took.
 
-    `ended_samples` are the samples of ended jobs, by class.
+    They are reference samples for jobs that count their progress (`jobs.work`). A job with a target ends there if its
+    metric is expected to reach it earlier. `ended_samples` are the samples of ended jobs, by class.
     """
     names = sorted({class_of(job.spec) for job in jobs})
     took = [(index, samples) for index, name in enumerate(names) for samples in ended_samples.get(name, ())]
     of_class, samples = np.array(took, dtype=np.float64).reshape(len(took), 2).T
-    totals = [job.progress.total_samples for job in jobs]
-    return remaining_samples(
-        np.array([job.progress.samples for job in jobs], dtype=np.float64),
+    totals = [job.progress.work_total for job in jobs]
+    left = remaining_samples(
+        np.array([job.progress.work_done for job in jobs], dtype=np.float64),
         np.array([math.nan if total is None else float(total) for total in totals]),
         job_classes(jobs),
         learn_totals(of_class.astype(np.int64), samples, len(names)),
+    )
+    to_target = [work_to_target(job.progress) for job in jobs]
+    samples = np.array([math.inf if one is None else one.work for one in to_target])
+    spread = np.array([0.0 if one is None else one.spread for one in to_target])
+    said = np.where(left.source == WorkSource.SCRIPT, left.samples, np.inf)
+    earlier = samples < said
+    return Remaining(
+        samples=np.where(earlier, samples, left.samples),
+        spread=np.where(earlier, spread, left.spread),
+        source=np.where(earlier, int(WorkSource.TARGET), left.source),
     )
 
 
@@ -144,7 +160,7 @@ def _left_of_class(done: FloatArray, median: FloatArray, spread: FloatArray, sha
     # A log-logistic's survival function is 1 / (1 + (x / median) ** steepness). It is solved for the x that a
     # share of 1 - share survives, of the jobs that survive `done`.
     steepness = np.pi / (np.sqrt(3.0) * spread)
-    some = done > 0
+    some = done > _LEAST_DONE
     log_done = np.log(np.where(some, done, 1.0))
     before = np.where(some, steepness * (log_done - np.log(median)), -np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -167,8 +183,7 @@ def forecast(
     """Return time and cost to the end of a job; all arguments broadcast.
 
     Args:
-        goodput: Samples per second, P50, in the unit of `remaining`: plain samples where a script has announced its total,
-            not reference samples. 0 where the job cannot run.
+        goodput: Samples per second, P50, in the unit of `remaining` (`jobs.work`). 0 where the job cannot run.
         low: P10 of the goodput.
         remaining: Samples left, NaN where unknown.
         remaining_spread: Spread of `remaining`.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from service.domain.shared.arrays import FloatArray, IntArray
 
+Objective = Literal["time", "cost", "balanced"]
 _EVEN = 1e-9
 """Distances from the chord that differ by less count as equal, so that rounding does not decide."""
 
@@ -43,6 +46,20 @@ def knee(time_s: FloatArray, cost_usd: FloatArray) -> int | None:
     with np.errstate(divide="ignore"):
         product = np.log(time[farthest]) + np.log(cost[farthest])
     return int(front[farthest[np.argmin(product)]])
+
+
+def choose(time_s: FloatArray, cost_usd: FloatArray, objective: Objective) -> int | None:
+    """Return the index of the fastest, the cheapest or the knee; None if no point is finite in both.
+
+    A tie goes to the point that is better in the other quantity, then to the first one.
+    """
+    finite = np.isfinite(time_s) & np.isfinite(cost_usd)
+    if not finite.any():
+        return None
+    time_s, cost_usd = (np.where(finite, one, np.inf) for one in (time_s, cost_usd))
+    if objective == "balanced":
+        return knee(time_s, cost_usd)
+    return int(np.lexsort((cost_usd, time_s) if objective == "time" else (time_s, cost_usd))[0])
 
 
 def _scaled(values: FloatArray) -> FloatArray:

@@ -2,20 +2,26 @@
 
 There are three layers, each the prior of the next: a class's jobs on a kind, one job on a kind, and the
 measurements of exactly one configuration. A kind that a job never ran on takes its model from the kinds that
-the job ran on.
+the job ran on. Models describe steps with whole gradients, so jobs of a class may differ in their depth of back-propagation.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
-from service.domain.cluster.snapshot import Measurement
+from headway.contract.run_facts import ProgressSource
+from headway.contract.spec_parts import Balance
+from headway.contract.values.devices import slots_by_kind
+from service.domain.cluster.snapshot import LossHistory, Measurement
 from service.domain.jobs.job import Job, class_of
 from service.domain.perf.batch import noise_of
+from service.domain.perf.batch_evidence import measured_effects
+from service.domain.perf.depth import whole_step_s
 from service.domain.perf.fit import Observations, fit
 from service.domain.perf.tables import JobModels
 from service.domain.perf.throughput import ThroughputModel
@@ -46,28 +52,41 @@ def learn(
     kinds: Sequence[str],
     measurements: Mapping[str, tuple[Measurement, ...]],
     class_measurements: Mapping[str, tuple[Measurement, ...]],
+    loss_histories: Mapping[str, tuple[LossHistory, ...]] = MappingProxyType({}),
 ) -> LearnedModels:
-    """Return the models of every job on every kind; the keys of `class_measurements` are results of `class_of`."""
+    """Return the models of every job on every kind.
+
+    The keys of `class_measurements` and `loss_histories` are results of `class_of`.
+    """
     classes = sorted({class_of(job.spec) for job in jobs})
     of_class = job_classes(jobs)
-    own = [[one for one in measurements.get(job.id, ()) if one.believable] for job in jobs]
+    own = [_own(job, measurements.get(job.id, ())) for job in jobs]
     shared = [[one for one in class_measurements.get(name, ()) if one.believable] for name in classes]
     related = np.array([bool(shared[index]) for index in of_class], dtype=np.bool_)
     batches = [
         _reference(job, mine or shared[index]) for job, mine, index in zip(jobs, own, of_class, strict=True)
     ]
     of_classes = [_noise(ones) for ones in shared]
-    noise = [_noise(mine, of_classes[index]) for index, mine in zip(of_class, own, strict=True)]
+    # Without a noise scale, a step of a larger batch counts as one step of the reference.
+    noise = [
+        _noise(mine, of_classes[index]) if job.scales_rate else math.nan
+        for job, index, mine in zip(jobs, of_class, own, strict=True)
+    ]
     bounds = [job.spec.batch.max_local or math.inf for job in jobs]
+    noise_scale = np.array(noise, dtype=np.float64)
+    reference_batch = np.array([batch or math.nan for batch in batches], dtype=np.float64)
     return LearnedModels(
         models=JobModels(
             throughput=_fitted(own, kinds, _fitted(shared, kinds)[of_class], related),
-            noise_scale=np.array(noise, dtype=np.float64),
-            reference_batch=np.array([batch or math.nan for batch in batches], dtype=np.float64),
+            noise_scale=noise_scale,
+            reference_batch=reference_batch,
             global_batch=_floats(job.progress.global_batch for job in jobs),
             max_global=_floats(_most(job) for job in jobs),
             max_local=np.repeat(np.array(bounds, dtype=np.float64)[:, None], len(kinds), axis=1),
             adapts=np.array([job.adapts for job in jobs], dtype=np.bool_),
+            shares=_shares(jobs),
+            batch_effect=measured_effects(jobs, loss_histories, noise_scale, reference_batch),
+            min_depth=_floats(job.spec.elastic.min_depth for job in jobs),
         ),
         measured=np.array([bool(mine) for mine in own], dtype=np.bool_),
         related=related,
@@ -107,25 +126,32 @@ def _fitted(
     return across_kinds(models[grid]) if number else models[grid]
 
 
+def _own(job: Job, measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return the believable measurements of a job, at the depth of its job file."""
+    believed = [one for one in measurements if one.believable]
+    min_depth = job.spec.elastic.min_depth
+    return believed if min_depth is None else [replace(one, min_depth=min_depth) for one in believed]
+
+
 def _observations(owners: Sequence[Sequence[Measurement]], kinds: Sequence[str]) -> Observations:
     rows: list[tuple[float, ...]] = []
     for index, mine in enumerate(owners):
-        for one in mine:
-            if one.device_kind in kinds:
-                batch = batch_of(one)
-                passes = max(one.accumulation, 1)
-                rows.append(
-                    (
-                        index * len(kinds) + kinds.index(one.device_kind),
-                        one.slots,
-                        one.nodes,
-                        one.local_batch or max(1.0, batch / one.slots / passes),
-                        passes - 1,
-                        batch / one.samples_per_s,
-                        math.nan if one.sync_s is None else one.sync_s,
-                        one.steps,
-                    )
+        for kind, one in _of_kinds(mine, kinds):
+            batch = batch_of(one)
+            passes = max(one.accumulation, 1)
+            known = one.local_batch if kind == one.device_kind else 0
+            rows.append(
+                (
+                    index * len(kinds) + kinds.index(kind),
+                    one.slots,
+                    one.nodes,
+                    known or max(1.0, batch / one.slots / passes),
+                    passes - 1,
+                    whole_step_s(batch / one.samples_per_s, one.sync_s, one.min_depth, one.slots),
+                    math.nan if one.sync_s is None else one.sync_s,
+                    one.steps,
                 )
+            )
     table = np.array(rows, dtype=np.float64).reshape(len(rows), 8)
     return Observations(
         owner=table[:, 0].astype(np.int64),
@@ -139,6 +165,18 @@ def _observations(owners: Sequence[Sequence[Measurement]], kinds: Sequence[str])
     )
 
 
+def _of_kinds(measured: Sequence[Measurement], kinds: Sequence[str]) -> list[tuple[str, Measurement]]:
+    """Return an owner's measurements with the kind whose model each one fits.
+
+    A step on two kinds says little about either, so it fits none. Only an owner without any other measurement
+    takes it as one of both kinds, with equal speeds: this gives its models their scale.
+    """
+    alone = [(one.device_kind, one) for one in measured if one.device_kind in kinds]
+    return alone or [
+        (kind, one) for one in measured for kind in slots_by_kind(one.device_kind, one.slots) if kind in kinds
+    ]
+
+
 def _reference(job: Job, known: Sequence[Measurement]) -> int | None:
     """Return the samples of a step as the user wrote it.
 
@@ -150,6 +188,21 @@ def _reference(job: Job, known: Sequence[Measurement]) -> int | None:
         return None
     oldest = min(known, key=lambda one: one.generation, default=None)
     return job.spec.batch.global_ or (batch_of(oldest) if oldest is not None else job.progress.global_batch)
+
+
+def _shares(jobs: Sequence[Job]) -> FloatArray | None:
+    """Return `JobModels.shares`. Local batches are uneven only with the library."""
+    if not any(job.spec.elastic.mix for job in jobs):
+        return None
+    shares = np.full((len(jobs), 2), np.nan)
+    for row, job in enumerate(jobs):
+        rule = job.spec.batch.balance or Balance()
+        even = rule == "off" or job.progress.source is ProgressSource.SCRIPT
+        if job.spec.elastic.mix:
+            shares[row] = (
+                (1.0, 1.0) if even or rule == "off" else (rule.min_share, rule.max_share or math.inf)
+            )
+    return shares
 
 
 def _most(job: Job) -> int | None:

@@ -22,8 +22,8 @@ def reached_milestone(progress: JobProgress, *, starts: bool) -> float | None:
     kept = {one.share for one in progress.forecasts}
     if starts:
         return AT_SUBMIT if AT_SUBMIT not in kept else None
-    total = progress.total_samples
-    reached = total is not None and ON_THE_WAY * total <= progress.samples < total
+    total = progress.work_total
+    reached = total is not None and ON_THE_WAY * total <= progress.work_done < total
     return ON_THE_WAY if reached and ON_THE_WAY not in kept else None
 
 

@@ -1,8 +1,11 @@
 """Search for a job's configuration while it trains: Scavenger online (Tyagi & Sharma, CCGrid'23, section IV). Pure.
 
-The search visits a few sizes briefly, fits the models to what it measured there, and then chooses the best
-configuration for the job's goal within its limits of time and cost. A visit changes the job in place, so it
-loses no work. The search costs only the pauses and the extra time or money of visited sizes that are slower
+A configuration is a device kind, a number of slots and, for a job that adapts its batch, a global batch. Its
+measure is the time or the cost of the remaining progress: the remaining reference samples over the goodput.
+
+The search visits a few configurations briefly, fits the models to what it measured there, and then chooses the
+best one for the job's goal within its limits of time and cost. A visit changes the job in place, so it loses
+no work. The search costs only the pauses and the extra time or money of visited configurations that are slower
 or dearer than the chosen one. `BOUND` limits this cost.
 """
 
@@ -10,19 +13,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from headway.contract.views.forecasts import SearchPhase
-from service.domain.perf.scavenger import Goal, Grid, choose
+from service.domain.perf.frontier import Objective, choose
+from service.domain.perf.visits import Mode, visits_of
 from service.domain.policies.framework.policy import Configurations
-from service.domain.shared.arrays import BoolArray, FloatArray
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 BOUND: Final = 0.1
 """Largest share of the predicted run that a search may cost."""
 VISIT_STEPS: Final = 20
-"""Number of steps after which a size counts as measured."""
+"""Number of steps after which a configuration counts as measured."""
 VISIT_S: Final = 3.0
 """Shortest duration of a visit in seconds: the service needs it to receive the steps and to decide."""
 _MOST_VISIT_RATIO: Final = 3.0
@@ -35,14 +39,11 @@ _MOVE_FACTOR: Final = 1.05
 _TIE_FACTOR: Final = 1.02
 """Factor within which the present configuration counts as good as the best one when the visits end."""
 _LEAST: Final = 1e-9
-"""Smallest value used for a limit that is used up, a duration, or a speed in samples per second."""
+"""Smallest value used for a limit that is used up, a duration, or a goodput."""
 _MOST: Final = 1e15
-"""Largest speed in samples per second that is believed."""
+"""Largest goodput that is believed."""
 _MOST_P90_RATIO: Final = 1e6
 """Largest ratio of a run's P90 duration to its median."""
-
-Mode = Literal["full", "partial", "none"]
-_GOALS: Final = {"time": Goal.TIME, "cost": Goal.COST, "balanced": Goal.KNEE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class SearchGoal:
     """
 
     mode: Mode
-    objective: Literal["time", "cost", "balanced"] = "balanced"
+    objective: Objective = "balanced"
     max_time_s: float = math.inf
     max_cost_usd: float = math.inf
 
@@ -62,18 +63,27 @@ class SearchGoal:
 class Known:
     """Present knowledge of one job's configurations, arrays of shape (C,).
 
-    `allowed` marks the configurations that the job may have. `per_s` and `low` are plain samples per second,
-    P50 and P10, and 0 where the job cannot run. `steps`, `seconds` and `samples` count the training done on
-    each configuration. `modelled` is true if the speeds are more than guesses, because the job or its class
-    was measured.
+    All samples are reference samples: the progress of a sample in steps of the job's own batch.
+
+    Attributes:
+        allowed: configurations that the job may have.
+        batch: their global batches; 0 for a job that does not adapt its batch.
+        per_s, low: goodput, P50 and P10; 0 where the job cannot run.
+        step_samples: progress of a step.
+        steps, seconds, samples: training done on each configuration.
+        shown: configurations that earlier jobs of the class have measured, if they agree with this job so far.
+        modelled: True if the goodput is more than a guess, because the job or its class was measured.
     """
 
     allowed: BoolArray
+    batch: IntArray
     per_s: FloatArray
     low: FloatArray
+    step_samples: FloatArray
     steps: FloatArray
     seconds: FloatArray
     samples: FloatArray
+    shown: BoolArray
     modelled: bool
 
 
@@ -83,7 +93,7 @@ class SearchPosition:
 
     `current` is the column that the job holds, and `settled_on` the column that an earlier step settled on;
     both are -1 for none. `young` is true if the job has only just changed. `left` (NaN if unknown) and `done`
-    are samples. `change_s` is the cost of a change in seconds.
+    are reference samples. `change_s` is the cost of a change in seconds.
     """
 
     current: int
@@ -113,9 +123,9 @@ class SearchCost:
 class SearchStep:
     """Next step of a search.
 
-    `target` is the column to hold now, or -1 where the search does not apply. `visits` counts the sizes that
-    the search wants to measure, `visited` those that it has measured, and `skipped` those that it postpones
-    because they would cost too much.
+    `target` is the column to hold now, or -1 where the search does not apply. `visits` counts the
+    configurations that the search wants to measure, `visited` those that it has measured, `shown` those that
+    jobs of its class have measured, and `skipped` those that it postpones because they would cost too much.
     """
 
     target: int
@@ -123,6 +133,7 @@ class SearchStep:
     reason: str
     visited: int = 0
     visits: int = 0
+    shown: int = 0
     skipped: int = 0
     spent: SearchCost = SearchCost()
 
@@ -132,8 +143,8 @@ def search_step(
 ) -> SearchStep:
     """Return the column of `configurations` (C,) that one job should hold now, with the reason.
 
-    Visits start with the device kind that the job holds, and go from few slots to many. A visit that costs
-    more than the rest of the bound is postponed. Where the length of the run is unknown, the samples trained
+    Visits start with the device kind that the job holds, and go from few slots to many, then from small
+    batches to large ones. A visit that costs more than the rest of the bound is postponed. Where the length of the run is unknown, the samples trained
     so far stand for it, so visits become affordable as the job goes on.
     """
     view = _view(aim, configurations, known, place)
@@ -141,7 +152,7 @@ def search_step(
         return SearchStep(
             target=-1, phase=SearchPhase.OFF, reason="no configuration is available to the job now"
         )
-    wanted = visits_of(aim.mode, configurations, view.runs)
+    wanted = visits_of(aim.mode, configurations, view.runs, known.batch)
     if not wanted.any() and not known.modelled:
         smallest = int(np.where(view.runs, configurations.slots, np.iinfo(np.int64).max).argmin())
         reason = "its class has no measurements and its search makes no visits, so it keeps its smallest size"
@@ -150,7 +161,8 @@ def search_step(
     spent = view.spent(wanted, best)
     measured = known.steps >= VISIT_STEPS
     visited, visits = int((measured & wanted).sum()), int(wanted.sum())
-    ahead = np.flatnonzero(wanted & ~measured).tolist()
+    shown = wanted & ~measured & known.shown
+    ahead = np.flatnonzero(wanted & ~measured & ~shown).tolist()
     affordable = [column for column in ahead if view.affords(column, best, spent)]
     target, phase, reason = (
         view.steady(best),
@@ -160,39 +172,17 @@ def search_step(
     if affordable:
         target, phase = view.nearest(affordable), SearchPhase.VISITING
         reason = f"visit {visited + 1} of {visits}"
+        reason += f", without {int(shown.sum())} that its class has shown" if shown.any() else ""
     return SearchStep(
         target=target,
         phase=phase,
         reason=reason,
         visited=visited,
         visits=visits,
+        shown=int(shown.sum()),
         skipped=len(ahead) - len(affordable),
         spent=spent,
     )
-
-
-def visits_of(mode: Mode, configurations: Configurations, allowed: BoolArray) -> BoolArray:
-    """Return the mask (C,) of columns to visit: all in mode "full", none in mode "none", else the extreme
-    sizes per kind.
-
-    The extreme sizes of a kind are its smallest, its largest, and its smallest of several slots.
-    Synchronisation grows linearly, and a single slot has none. Among columns of one kind and size, which
-    differ only in their market, the cheapest is visited.
-    """
-    wanted = np.zeros_like(allowed)
-    if mode == "none":
-        return wanted
-    for kind in range(len(configurations.kinds)):
-        columns = np.flatnonzero(allowed & (configurations.kind == kind))
-        columns = columns[np.lexsort((configurations.usd_per_h[columns], configurations.slots[columns]))]
-        columns = columns[np.unique(configurations.slots[columns], return_index=True)[1]]
-        slots = configurations.slots[columns]
-        if mode == "full":
-            wanted[columns] = True
-        elif columns.size:
-            wanted[columns[[slots.argmin(), slots.argmax()]]] = True
-            wanted[columns[np.where(slots > 1, slots, np.iinfo(np.int64).max).argmin()]] = True
-    return wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,12 +215,9 @@ class _View:
         """
         over = np.where(self.runs, self.over(), np.inf)
         keeps = over <= 1.0
-        grid = Grid(
-            time_s=np.where(keeps, self.time_s, np.inf)[None],
-            cost_usd=np.where(keeps, self.cost_usd, np.inf)[None],
-        )
-        found = choose(grid, _GOALS[self.aim.objective])
-        return (int(over.argmin()), False) if found is None else (found[1], True)
+        time_s, cost_usd = (np.where(keeps, one, np.inf) for one in (self.time_s, self.cost_usd))
+        found = choose(time_s, cost_usd, self.aim.objective)
+        return (int(over.argmin()), False) if found is None else (found, True)
 
     def over(self) -> FloatArray:
         """Return the P90 of time and cost relative to their limits (C,): at most 1 within the limits."""
@@ -285,11 +272,13 @@ class _View:
 
     def nearest(self, columns: list[int]) -> int:
         """Return the present column if it is among `columns`, else the smallest of its kind, else the
-        smallest of another.
+        smallest of another. Of one size, the smallest batch comes first.
         """
         kind, slots, now = self.configurations.kind, self.configurations.slots, self.place.current
-        held = kind[now] if now >= 0 else -1
-        return min(columns, key=lambda one: (one != now, kind[one] != held, slots[one], kind[one]))
+        held, batch = kind[now] if now >= 0 else -1, self.known.batch
+        return min(
+            columns, key=lambda one: (one != now, kind[one] != held, slots[one], kind[one], batch[one])
+        )
 
     def steady(self, best: int) -> int:
         """Return the column to settle on: the best one, unless the present one is as good within noise or is
@@ -313,15 +302,11 @@ class _View:
         return now if all(one[now] <= factor * one[best] for one in weighed) else best
 
     def _visit_s(self, column: int) -> float:
-        """Return the seconds of a visit, estimated from steps on this column, else from steps on other columns."""
+        """Return the seconds of a visit, from steps on this column, else from its estimated goodput."""
         known = self.known
         if known.steps[column] > 0:
             return max(VISIT_S, VISIT_STEPS * float(known.seconds[column] / known.steps[column]))
-        tried = known.steps > 0
-        if not tried.any():
-            return VISIT_S
-        step_samples = float((known.samples[tried] / known.steps[tried]).max())
-        return max(VISIT_S, VISIT_STEPS * step_samples / float(known.per_s[column]))
+        return max(VISIT_S, VISIT_STEPS * float(known.step_samples[column] / known.per_s[column]))
 
     def _beyond(self, seconds: float, samples: float, column: int, best: int) -> tuple[float, float]:
         """Return the extra seconds and dollars of this training on `column` over `best`; negative where it saves."""

@@ -7,12 +7,14 @@ exactly one configuration correct the model there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 import numpy as np
 
 from service.domain.perf.batch_plan import Cells, best_batch, efficiency_of, goodput_of, split
+from service.domain.perf.depth import compute_share
+from service.domain.perf.mixed import best_mixed_batch, mixed_goodput, mixed_plan, mixes_of
 from service.domain.perf.throughput import (
     GUESS_SPREAD,
     PERCENTILE_90,
@@ -58,6 +60,10 @@ class JobModels:
         adapts: True where the global batch may change (J,).
         batch_effect: Exponent of efficiency that was observed for larger batches (J,), from `efficiency.batch_effect`.
             None: the exponent that the gradient noise predicts.
+        shares: Bounds of a slot's samples in a mixed configuration, relative to an even division (J, 2); 1 and 1 for a
+            job with even local batches, NaN for a job that mixes no kinds. None if no job does.
+        min_depth: Smallest share of the layers through which ranks back-propagate (J,). If it is unknown, or None, each goes
+            through all.
     """
 
     throughput: ThroughputModel
@@ -68,6 +74,14 @@ class JobModels:
     max_local: FloatArray
     adapts: BoolArray
     batch_effect: FloatArray | None = None
+    shares: FloatArray | None = None
+    min_depth: FloatArray | None = None
+
+    def of_rows(self, rows: IntArray) -> JobModels:
+        """Return the knowledge of the jobs `rows`, in that order; a job may come several times."""
+        known: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        chosen: dict[str, Any] = {name: None if one is None else one[rows] for name, one in known.items()}
+        return JobModels(**chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +108,7 @@ class GoodputTable:
         low, high: P10 and P90 of the goodput.
         efficiency: Progress per sample in the planned batch. The other rates divided by it are plain samples per second.
             Measurements report those, and they reduce the number of samples that a script has announced.
+        counted: Progress per sample that the ranks count there: the efficiency without the measured effect of the batch.
         global_batch: Planned samples of a step.
         local_batch: Largest number of samples of a slot in one pass.
         accumulation: Passes of a step (1: no accumulation).
@@ -103,6 +118,7 @@ class GoodputTable:
     low: FloatArray
     high: FloatArray
     efficiency: FloatArray
+    counted: FloatArray
     global_batch: IntArray
     local_batch: IntArray
     accumulation: IntArray
@@ -113,25 +129,64 @@ def goodput_table(
 ) -> GoodputTable:
     """Return the goodput table of all jobs in all configurations."""
     shape = (models.noise_scale.size, configurations.slots.size)
-    table = GoodputTable(
-        goodput=np.zeros(shape),
-        low=np.zeros(shape),
-        high=np.zeros(shape),
-        efficiency=np.zeros(shape),
-        global_batch=np.zeros(shape, np.int64),
-        local_batch=np.zeros(shape, np.int64),
-        accumulation=np.zeros(shape, np.int64),
-    )
+    table = _empty(shape)
     known = _cleaned(models)
+    mixed = configurations.mixed
     for kind in range(len(configurations.kinds)):
-        columns = np.flatnonzero((configurations.kind == kind) & (configurations.slots >= 1))
+        columns = np.flatnonzero((configurations.kind == kind) & (configurations.slots >= 1) & ~mixed)
         for rows, adapts in _blocks(known.adapts, columns.size):
             cells = _cells(known, configurations, rows, kind, columns)
             batch, goodput = best_batch(cells) if adapts else (cells.present, None)
             _fill(table, np.ix_(rows, columns), cells, batch, goodput)
+    if mixed.any() and known.shares is not None:
+        _fill_mixed(table, known, configurations, np.flatnonzero(mixed))
     if observed is not None:
         _correct(table, known, configurations, observed)
     return table
+
+
+def table_at_batches(
+    models: JobModels,
+    row: int,
+    batches: IntArray,
+    configurations: Configurations,
+    observed: Observed | None = None,
+) -> GoodputTable:
+    """Return the goodput table (B, C) of the job `row` of `models`, with each of the global `batches` (B,).
+
+    Of `observed`, the measurements of that job count. One with another batch counts less.
+    """
+    count = batches.size
+    rows = np.arange(count)
+    table = _empty((count, configurations.slots.size))
+    known = _cleaned(models.of_rows(np.full(count, row)))
+    mixed, batch = configurations.mixed, batches.astype(np.float64)[:, None]
+    for kind in range(len(configurations.kinds)):
+        columns = np.flatnonzero((configurations.kind == kind) & (configurations.slots >= 1) & ~mixed)
+        cells = _cells(known, configurations, rows, kind, columns)
+        _fill(table, np.ix_(rows, columns), cells, np.broadcast_to(batch, (count, columns.size)), None)
+    if mixed.any() and known.shares is not None:
+        _fill_mixed(table, known, configurations, np.flatnonzero(mixed), batch)
+    if observed is not None:
+        own = np.tile(np.flatnonzero(observed.job == row), count)
+        spread = {one.name: getattr(observed, one.name)[own] for one in fields(Observed)}
+        _correct(
+            table, known, configurations, Observed(**{**spread, "job": np.repeat(rows, own.size // count)})
+        )
+    return table
+
+
+def _empty(shape: tuple[int, int]) -> GoodputTable:
+    return GoodputTable(
+        goodput=np.zeros(shape),
+        low=np.zeros(shape),
+        high=np.zeros(shape),
+        efficiency=np.zeros(shape),
+        counted=np.zeros(shape),
+        global_batch=np.zeros(shape, np.int64),
+        local_batch=np.zeros(shape, np.int64),
+        accumulation=np.zeros(shape, np.int64),
+    )
 
 
 def _fill(
@@ -143,15 +198,54 @@ def _fill(
 ) -> None:
     """Store the results of `batch` (j, c). `goodput` (j, c) is its goodput where it is already computed."""
     goodput = goodput_of(cells, batch) if goodput is None else goodput
-    runs = goodput > 0
     passes, local = split(batch, cells.slots, cells.max_local)
     spread = log_spread(cells.model, slots=cells.slots, nodes=cells.nodes, local_batch=local)
-    factor = np.exp(PERCENTILE_90 * np.where(np.isfinite(spread), spread, GUESS_SPREAD))
+    spread = np.where(np.isfinite(spread), spread, GUESS_SPREAD)
+    _store(table, at, cells, goodput, spread, (batch, local, passes))
+
+
+def _store(
+    table: GoodputTable,
+    at: tuple[IntArray, ...],
+    cells: Cells,
+    goodput: FloatArray,
+    spread: FloatArray,
+    plan: tuple[FloatArray, FloatArray, FloatArray],
+) -> None:
+    """Store goodput (j, c), with the standard deviation of its logarithm, and the plan: global and local batch, passes."""
+    factor, runs, batch = np.exp(PERCENTILE_90 * spread), goodput > 0, plan[0]
     table.goodput[at], table.low[at], table.high[at] = goodput, goodput / factor, goodput * factor
     table.efficiency[at] = np.where(runs, efficiency_of(cells, batch), 0.0)
+    table.counted[at] = np.where(runs, efficiency_of(replace(cells, batch_effect=1.0), batch), 0.0)
     table.global_batch[at], table.local_batch[at], table.accumulation[at] = (
-        np.where(runs, one, 0) for one in (batch, local, passes)
+        np.where(runs, one, 0) for one in plan
     )
+
+
+def _fill_mixed(
+    table: GoodputTable,
+    known: JobModels,
+    configurations: Configurations,
+    columns: IntArray,
+    batches: FloatArray | None = None,
+) -> None:
+    """Store the results of the mixed configurations for the jobs that mix kinds, with `batches` (J, 1) if given."""
+    assert known.shares is not None
+    jobs = np.flatnonzero(~np.isnan(known.shares).any(axis=1))
+    for rows, adapts in _blocks(known.adapts[jobs], columns.size):
+        own = jobs[rows]
+        for mixes in mixes_of(
+            known.throughput[own], known.max_local[own], known.shares[own], configurations, columns
+        ):
+            # The model and the memory bound of the cells are not used: those of the mix are.
+            cells = _cells(known, configurations, own, mixes.kinds[0], mixes.columns)
+            if batches is not None:
+                batch = np.broadcast_to(batches[own], cells.present.shape)
+            else:
+                batch = best_mixed_batch(cells, mixes) if adapts else cells.present
+            plan = mixed_plan(mixes, batch)
+            goodput, at = mixed_goodput(cells, batch, plan), np.ix_(own, mixes.columns)
+            _store(table, at, cells, goodput, plan.spread, (batch, np.ceil(plan.longest), plan.passes))
 
 
 def _cleaned(models: JobModels) -> JobModels:
@@ -172,6 +266,8 @@ def _cleaned(models: JobModels) -> JobModels:
         max_local=np.where(np.isnan(max_local), np.inf, max_local),
         adapts=adapts,
         batch_effect=None if effect is None else np.where(np.abs(effect) <= _MOST_EFFECT, effect, 1.0),
+        shares=models.shares,
+        min_depth=models.min_depth,
     )
 
 
@@ -210,7 +306,15 @@ def _cells(
         most=most,
         present=np.where(np.isnan(present), slots, np.clip(present, np.minimum(least, most), most)),
         max_local=known.max_local[rows, kind, None],
+        compute_share=_compute_share(known, rows[:, None], slots),
     )
+
+
+def _compute_share(known: JobModels, rows: IntArray, slots: IntArray) -> FloatArray | None:
+    """Return the compute of steps on these slots relative to whole gradients, for rows (…); None if all are whole."""
+    if known.min_depth is None or np.isnan(known.min_depth).all():
+        return None
+    return compute_share(known.min_depth[rows], slots)
 
 
 def _correct(
@@ -223,6 +327,49 @@ def _correct(
     """
     measured = _believable(observed, table.goodput > 0)
     rows, columns = measured.job, measured.column
+    seconds = _modelled_s(known, configurations, measured)
+    modelled = np.isfinite(seconds) & (seconds > 0)
+    error = np.log(measured.samples_per_s / measured.global_batch * np.where(modelled, seconds, np.nan))
+    doublings = np.log2(table.global_batch[rows, columns] / measured.global_batch)
+    variance = _MEASURED_ERROR**2 + _STEP_ERROR**2 / measured.steps + (_BATCH_ERROR * doublings) ** 2
+    certainty, error = np.where(modelled, 1.0 / variance, 0.0), np.where(modelled, error, 0.0)
+    if configurations.parts is not None:
+        _correct_mixes(table, configurations, measured, error, certainty)
+    cells, cell = np.unique(rows * table.goodput.shape[1] + columns, return_inverse=True)
+    at = np.unravel_index(cells, table.goodput.shape)
+    spread = np.log(table.high[at] / table.goodput[at]) / PERCENTILE_90
+    total = 1.0 / np.maximum(spread, _MODEL_ERROR) ** 2 + np.bincount(cell, certainty, cells.size)
+    goodput = table.goodput[at] * np.exp(np.bincount(cell, certainty * error, cells.size) / total)
+    factor = np.exp(PERCENTILE_90 * np.minimum(spread, 1.0 / np.sqrt(total)))
+    table.goodput[at], table.low[at], table.high[at] = goodput, goodput / factor, goodput * factor
+
+
+def _correct_mixes(
+    table: GoodputTable,
+    configurations: Configurations,
+    measured: Observed,
+    error: FloatArray,
+    certainty: FloatArray,
+) -> None:
+    """Correct a job's mixed cells without measurements by the mean error of those with measurements.
+
+    No model is fitted to mixed steps. Otherwise a job that leaves a slow mix would try the next one.
+    """
+    mixed = configurations.mixed
+    here = mixed[measured.column] & (certainty > 0)
+    jobs = measured.job[here]
+    total = np.bincount(jobs, certainty[here], len(table.goodput))
+    mean = np.bincount(jobs, certainty[here] * error[here], len(table.goodput)) / np.maximum(total, 1e-12)
+    others = np.broadcast_to(mixed, table.goodput.shape).copy()
+    others[jobs, measured.column[here]] = False
+    factor = np.where(others, np.exp(mean)[:, None], 1.0)
+    for values in (table.goodput, table.low, table.high):
+        np.multiply(values, factor, out=values)
+
+
+def _modelled_s(known: JobModels, configurations: Configurations, measured: Observed) -> FloatArray:
+    """Return the modelled seconds (O,) of the measured steps."""
+    rows, columns = measured.job, measured.column
     kind, slots = configurations.kind[columns], configurations.slots[columns]
     passes, local = split(measured.global_batch, slots, known.max_local[rows, kind])
     seconds, _ = step_time(
@@ -231,19 +378,16 @@ def _correct(
         nodes=configurations.nodes[columns],
         local_batch=local,
         accumulation=passes - 1,
+        compute_share=_compute_share(known, rows, slots),
     )
-    modelled = np.isfinite(seconds) & (seconds > 0)
-    error = np.log(measured.samples_per_s / measured.global_batch * np.where(modelled, seconds, np.nan))
-    doublings = np.log2(table.global_batch[rows, columns] / measured.global_batch)
-    variance = _MEASURED_ERROR**2 + _STEP_ERROR**2 / measured.steps + (_BATCH_ERROR * doublings) ** 2
-    certainty, error = np.where(modelled, 1.0 / variance, 0.0), np.where(modelled, error, 0.0)
-    cells, cell = np.unique(rows * table.goodput.shape[1] + columns, return_inverse=True)
-    at = np.unravel_index(cells, table.goodput.shape)
-    spread = np.log(table.high[at] / table.goodput[at]) / PERCENTILE_90
-    total = 1.0 / np.maximum(spread, _MODEL_ERROR) ** 2 + np.bincount(cell, certainty, cells.size)
-    goodput = table.goodput[at] * np.exp(np.bincount(cell, certainty * error, cells.size) / total)
-    factor = np.exp(PERCENTILE_90 * np.minimum(spread, 1.0 / np.sqrt(total)))
-    table.goodput[at], table.low[at], table.high[at] = goodput, goodput / factor, goodput * factor
+    for index in np.flatnonzero(configurations.mixed[columns]).tolist():
+        assert known.shares is not None, "a job without shares has no goodput in a mixed configuration"
+        row = rows[index : index + 1]
+        (mixes,) = mixes_of(
+            known.throughput[row], known.max_local[row], known.shares[row], configurations, columns[[index]]
+        )
+        seconds[index] = mixed_plan(mixes, measured.global_batch[None, [index]]).step_s[0, 0]
+    return seconds
 
 
 def _believable(observed: Observed, runs: BoolArray) -> Observed:

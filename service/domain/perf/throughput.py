@@ -46,6 +46,8 @@ LEAST, MOST = 1e-6, 1e12
 
 _OPTIMISTIC_SYNC = 0.01
 """Synchronisation as a share of compute before any measurement: close to 0, so that larger sizes are tried (Pollux)."""
+_FEATURES = 7
+"""Number of arrays that every step needs: five features of its size, the batch and the passes."""
 _BLOCK = 1 << 16
 """Number of elements computed at once, so that temporaries stay in the cache."""
 
@@ -147,12 +149,13 @@ def step_time(
     nodes: Numbers,
     local_batch: Numbers,
     accumulation: Numbers = 0,
+    compute_share: Numbers | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the seconds of a step, and the seconds of synchronisation in it that compute does not hide.
 
     The axes of the arguments are the model's axes, of full length or of length 1, followed by any others:
     with models (jobs,), `slots` may be (1, columns). `accumulation` is the number of passes before the last,
-    whose gradients are not synchronised (Pollux's s). The result is infinite where a step is impossible: an
+    whose gradients are not synchronised (Pollux's s). `compute_share` multiplies compute; None: 1. The result is infinite where a step is impossible: an
     argument is NaN, there is less than one slot, there are no samples, or there are more nodes than slots.
 
     The arithmetic is in single precision, accurate to six digits. An argument that does not vary along an
@@ -162,6 +165,8 @@ def step_time(
     batch = np.where((batch >= LEAST) & (batch <= MOST), batch, np.nan).astype(np.float32)
     passes = np.where((passes >= 0) & (passes <= MOST), passes, np.nan).astype(np.float32)
     arrays = [*_clean_features(np.asarray(slots), np.asarray(nodes)), batch, passes]
+    if compute_share is not None:
+        arrays.append(np.asarray(compute_share, np.float32))
     axes = max(len(model.shape), *(one.ndim for one in arrays))
     arrays = [_leading(one, axes) for one in arrays]
     shape = np.broadcast_shapes(
@@ -233,8 +238,10 @@ def _clean_features(slots: NumberArray, nodes: NumberArray) -> tuple[Float32Arra
 def _block_step(
     model: ThroughputModel, axes: int, arrays: list[Float32Array], step: FloatArray, sync: FloatArray
 ) -> None:
-    *features, batch, passes = arrays
+    *features, batch, passes = arrays[:_FEATURES]
     compute = _compute(model, axes, batch)
+    for share in arrays[_FEATURES:]:
+        compute = compute * share
     names = ("alpha_r", "beta_r", "alpha_n", "beta_n", "beta_p")
     wire: Any = sum(
         _single(getattr(model, name), axes) * one for name, one in zip(names, features, strict=True)

@@ -47,11 +47,11 @@ def _admitted(given: RoundInput, scaling: FloatArray) -> BoolArray:
 
     A job that does not even fit alone does not block the jobs behind it.
     """
-    capacity, kind = kind_capacity(given), given.configurations.kind
-    demand = np.zeros(len(kind))
-    for index, row in enumerate(given.rows[: len(capacity)]):
-        demand = np.where(kind == index, finite(row.demand, otherwise=np.inf), demand)
-    fits = (scaling > 0) & (demand <= capacity[kind])
+    capacity = kind_capacity(given)
+    demands = [finite(row.demand, otherwise=np.inf) for row in given.rows[: len(capacity)]]
+    by_kind = np.array(demands).reshape(len(demands), len(given.configurations.slots))
+    demand = by_kind.sum(axis=0)
+    fits = (scaling > 0) & (by_kind <= capacity[: len(demands), None]).all(axis=0)
     smallest = np.where(fits, demand, np.inf).min(axis=1, initial=np.inf)
     runs = np.isfinite(smallest)
     seated = np.zeros_like(runs) if given.seats is None else runs & (given.seats != NOTHING)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
+from service.domain.cluster.contention_rules import Rhythm
 from service.domain.policies.framework.linear import max_min_shares
 from service.domain.policies.framework.policy import Choices, RoundInput
 from service.domain.policies.framework.queueing import Capacity, ordered_choices, requested_columns
@@ -22,10 +23,12 @@ class Gavel:
     Section 4.1 (max-min fairness over kinds, jobs at the requested size): maximise the least of slots *
     throughput(X) / (weight * throughput(equal shares)), X (J, K) being shares of time. Section 5 realises the
     shares in rounds: a pair (job, kind) has the priority X / fraction of its life that the job has spent on
-    the kind.
+    the kind. Rounds are 360 s apart; here a started job holds its slots for that long, and slots that become free
+    are given at once.
     """
 
     name: ClassVar[str] = "gavel"
+    rhythm: ClassVar[Rhythm] = Rhythm(round_s=360.0, lease_s=360.0)
 
     def choose(self, given: RoundInput, solve: Solve) -> Choices:  # noqa: ARG002  # its order is the choice
         """Return the choices in descending order of the priority of (job, kind) pairs."""

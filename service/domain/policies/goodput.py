@@ -20,6 +20,7 @@ from service.domain.policies.framework.speedup import (
     usable_goodput,
     weights,
 )
+from service.domain.policies.framework.work_left import ranks, work_left
 from service.domain.shared.arrays import FloatArray
 
 _LASTS = 0.75
@@ -43,15 +44,15 @@ class Goodput:
     - rank: 1 for the job with the longest time to go, up to the number of jobs for the shortest. With
       speedups k ** q, the optimum for mean completion time gives an hour of a job's work a worth that grows
       as about rank ** q (heSRPT: Berg, Vesilo and Harchol-Balter, 2020). It does not depend on the sizes. A job of
-      unknown length has its expected rank. Sizes spread over many orders of magnitude, so such a job lasts as
-      long again as it was served with probability 1/2. It outlasts another job with t seconds to go with
-      probability served / (served + t). Among jobs of unknown length, those that were served least therefore
-      count most.
+      unknown length has its expected rank. What is left of it follows from the ended jobs of its class
+      (`work_left`). While no job has ended, it lasts as long again as it was served with probability 1/2
+      (`length_ranks`).
     - change, for a configuration that the job does not hold: the fraction of the time until its next change
       that this change leaves for training. The change is charged twice, because a job that gives up slots
       today wants them back when others have ended. The next change is assumed after three quarters of the
       mean time between the job's changes so far, but not within `settled_s`; the job's end, if known, comes
-      instead if it is earlier. A start costs as much: short jobs gain little from many slots. A running job
+      instead if it is earlier; if unknown, it is averaged over the times that ended jobs of the class make
+      likely. A start costs as much: short jobs gain little from many slots. A running job
       that loses all of its slots is charged 1 - change, since it has to start again. A job that loses a part
       of its worth is charged that part of 1 - change, since it will grow back later. Otherwise a job with a
       long restart could be sent to a few slots for a minute, which it would spend on starting.
@@ -84,9 +85,10 @@ class Goodput:
         goodput = usable_goodput(given)
         share = at_fair_share(given)
         speedup = goodput / share[:, None]
-        to_go_s = finite(given.remaining) / share
-        worth = self._weight(given, to_go_s)[:, None] * speedup**self.p
-        left = self._left_by_change(given, to_go_s, speedup)
+        learned = work_left(given, share)
+        left_s = None if learned is None else learned / share[:, None]
+        worth = self._weight(given, share, left_s)[:, None] * speedup**self.p
+        left = self._left_by_change(given, share, speedup, left_s)
         utility = worth * np.where(kept(given), 1.0, left**self.p)
         if given.thrift is not None:
             utility = utility * given.thrift**self.p
@@ -96,23 +98,34 @@ class Goodput:
         utility = np.where(goodput > 0, utility - back[:, None] * given_up, -np.inf)
         return solved(given, solve, utility, -back, "weighted speedup ** p")
 
-    def _weight(self, given: RoundInput, to_go_s: FloatArray) -> FloatArray:
-        """Return the weight (J,) of each job's speedup."""
+    def _weight(self, given: RoundInput, share: FloatArray, left_s: FloatArray | None) -> FloatArray:
+        """Return the weight (J,) of each job's speedup. `left_s` (J, V) are likely times to go at a speedup of 1."""
         served_s = finite(given.served_s).sum(axis=1)
         waited_s = np.maximum(finite(given.age_s) - served_s, finite(given.waited_s))
         patience = (1 + waited_s / (served_s + self.patience_s)) ** 2
-        rank = expected_ranks(to_go_s, known_length(given), served_s)
+        if left_s is None:
+            rank = expected_ranks(finite(given.remaining) / share, known_length(given), served_s)
+        else:
+            rank = ranks(left_s)
         return np.asarray(weights(given) * rank**self.shortest_first * patience)
 
-    def _left_by_change(self, given: RoundInput, to_go_s: FloatArray, speedup: FloatArray) -> FloatArray:
+    def _left_by_change(
+        self, given: RoundInput, share: FloatArray, speedup: FloatArray, left_s: FloatArray | None
+    ) -> FloatArray:
         """Return the fraction (J, C), from 0 to 1, of a job's training that a change to a configuration now
         leaves.
 
-        `to_go_s` (J,) are seconds at a speedup of 1; values of jobs of unknown length are ignored.
+        `share` (J,) is the goodput at a speedup of 1, and `left_s` (J, V) are likely times to go at it.
         """
         between_s = finite(given.age_s) / (1 + finite(given.changes))
-        usual_s = np.maximum(self.settled_s, _LASTS * between_s)[:, None]
-        end_s = np.where(known_length(given)[:, None], to_go_s[:, None] / np.maximum(speedup, 1e-9), np.inf)
-        lasts_s = np.minimum(usual_s, end_s)
-        change_s = _AND_BACK * finite(given.change_s)[:, None]
-        return np.asarray(np.where(change_s > 0, lasts_s / np.maximum(lasts_s + change_s, 1e-9), 1.0))
+        usual_s = np.maximum(self.settled_s, _LASTS * between_s)
+        change_s = _AND_BACK * finite(given.change_s)
+        if left_s is None:
+            end_s = np.where(known_length(given), finite(given.remaining) / share, np.inf)
+            left_s = end_s[:, None]
+        usual_s, change_s = usual_s[:, None], change_s[:, None]
+        left = np.zeros(speedup.shape)
+        for end_s in left_s.T:
+            lasts_s = np.minimum(usual_s, end_s[:, None] / np.maximum(speedup, 1e-9))
+            left += lasts_s / np.maximum(lasts_s + change_s, 1e-9)
+        return np.where(change_s > 0, left / left_s.shape[1], 1.0)

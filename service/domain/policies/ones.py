@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
+from service.domain.cluster.contention_rules import Rhythm
 from service.domain.policies.framework.counts import solved_by_counts
 from service.domain.policies.framework.parameter import parameter
 from service.domain.policies.framework.policy import Choices, RoundInput
@@ -33,10 +34,12 @@ class Ones:
 
     The result is exact on one device kind. With more kinds, or with more rows that bind, a slot in use is
     worth twice the remaining GPU-time that any slot could add. The authors search genetically and sample the
-    remaining work; here a job of unknown length has as much GPU-time ahead as behind.
+    remaining work; here a job of unknown length has as much GPU-time ahead as behind. They
+    change all jobs together once each has trained an epoch on its slots; here a job waits for its own only.
     """
 
     name: ClassVar[str] = "ones"
+    rhythm: ClassVar[Rhythm] = Rhythm(whole_epochs=True, in_place=True)
     limit_sizes: float = parameter(
         1.0,
         "1: a job at most doubles its size, up to four times its requested size. 0: any size.",

@@ -191,16 +191,12 @@ def notice_due(share: float, since: datetime, last: tuple[datetime, float] | Non
 def expected_usd(
     spent_usd: float,
     usd_per_h: float | None,
-    *,
-    samples: int,
-    total_samples: int | None,
-    samples_per_s: float | None,
+    time_left_s: float | None,
 ) -> float | None:
     """Return the total dollars of a job if it continues at this speed and price.
 
-    Return None if the speed, the end or the price is unknown, as for a waiting job.
+    Return None if the time to its end or the price is unknown, as for a waiting job.
     """
-    if usd_per_h is None or total_samples is None or not samples_per_s or not math.isfinite(samples_per_s):
+    if usd_per_h is None or time_left_s is None or not math.isfinite(time_left_s):
         return None
-    left_s = max(0, total_samples - samples) / samples_per_s
-    return spent_usd + usd_per_h * left_s / 3600
+    return spent_usd + usd_per_h * time_left_s / 3600

@@ -36,12 +36,12 @@ class Candidate:
         return f"{self.market} {self.offer.instance_type}{where}"
 
 
-def candidates_of(offers: Sequence[Offer]) -> list[Candidate]:
-    """Return the candidates, the cheapest slots of each pool first, limited to a number that can all be evaluated.
+def priced(offers: Sequence[Offer]) -> list[Candidate]:
+    """Return the offers by market that can be rented.
 
     A price beyond `MOST_USD_PER_SLOT_H` is an error of its source and is ignored.
     """
-    found = [
+    return [
         Candidate(offer, market, price)
         for offer in offers
         for market in Market
@@ -49,6 +49,11 @@ def candidates_of(offers: Sequence[Offer]) -> list[Candidate]:
         and 0 <= price <= MOST_USD_PER_SLOT_H * offer.devices
         and offer.devices > 0
     ]
+
+
+def candidates_of(offers: Sequence[Offer]) -> list[Candidate]:
+    """Return the candidates, the cheapest slots of each pool first, limited to a number that can all be evaluated."""
+    found = priced(offers)
     found.sort(key=lambda one: (one.usd_per_h / one.offer.devices, one.usd_per_h, one.name))
     ranks: dict[tuple[str, Market], int] = {}
     ranked = []

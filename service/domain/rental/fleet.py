@@ -336,25 +336,43 @@ class LaunchBackoff:
     message: str
 
 
+def backoff_s(failures: int) -> float:
+    """Return the seconds without launches after so many failed attempts in a row: 30, then doubling, at most an hour."""
+    return min(_FIRST_COOL_S * 2.0 ** min(max(failures - 1, 0), 16), _LONGEST_COOL_S)
+
+
 def cooling(machines: Iterable[Machine], now: datetime) -> dict[RentalPlace, LaunchBackoff]:
     """Return the backoff of each place where launches fail. `machines` are the machines of the last day.
 
-    The backoff is 30 s after a failure, doubles after each further failure in a row, and is at most an hour.
-    A refused launch would be refused again, so its backoff is an hour at once.
+    Launches that were requested together are one attempt. A refused launch would be refused again, so its
+    backoff is the longest at once.
     """
-    failures: dict[RentalPlace, list[Machine]] = {}
+    attempts: dict[RentalPlace, _Attempts] = {}
     for machine in sorted(machines, key=lambda one: (one.state_since, one.id)):
+        place = place_of(machine)
         if machine.reason in _FAILURES:
-            failures.setdefault(place_of(machine), []).append(machine)
+            attempts[place] = attempts.get(place, _Attempts()).after(machine)
         elif machine.state not in {MachineState.WANTED, MachineState.LAUNCHING}:
-            failures.pop(place_of(machine), None)
-    found = {}
-    for place, row in failures.items():
-        last = row[-1]
-        cool_s = min(_FIRST_COOL_S * 2.0 ** min(len(row) - 1, 16), _LONGEST_COOL_S)
-        if last.reason == MachineReason.REFUSED:
-            cool_s = _LONGEST_COOL_S
-        until = last.state_since + timedelta(seconds=cool_s)
-        if until > now:
-            found[place] = LaunchBackoff(until, last.message)
-    return found
+            attempts.pop(place, None)
+    return {
+        place: LaunchBackoff(one.until, one.message)
+        for place, one in attempts.items()
+        if one.until is not None and one.until > now
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempts:
+    """Failed attempts in a row to launch machines in a place."""
+
+    failures: int = 0
+    until: datetime | None = None
+    message: str = ""
+
+    def after(self, failed: Machine) -> _Attempts:
+        """Return the attempts after another failed launch."""
+        again = self.until is None or failed.requested_at >= self.until
+        failures = self.failures + again
+        wait_s = _LONGEST_COOL_S if failed.reason == MachineReason.REFUSED else backoff_s(failures)
+        until = failed.state_since + timedelta(seconds=wait_s)
+        return _Attempts(failures, until if self.until is None else max(until, self.until), failed.message)

@@ -34,6 +34,8 @@ class MachineReason(StrEnum):
 
     WORTH_IT = "WORTH_IT"
     """The machine is rented because jobs gain more from it than it costs."""
+    LEASED = "LEASED"
+    """A user leased the machine for a job."""
     LAUNCHED = "LAUNCHED"
     JOINED = "JOINED"
     NO_CAPACITY = "NO_CAPACITY"
@@ -88,6 +90,8 @@ class Machine:
     billed_from: datetime | None = None
     billed_to: datetime | None = None
     min_billed_s: float = 60.0
+    job_id: str | None = None
+    """Job that a user leased the machine for; None if the scheduler decided to rent it."""
 
     @property
     def usd_per_slot_h(self) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from headway.contract.values.markets import Market
+from service.domain.cluster.spot_rate import TOGETHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class Offer:
         network_gbps: Sustained network bandwidth of the type.
         on_demand_usd_per_h, spot_usd_per_h: Price on each market, None where the type is not sold on it.
         hazard_per_h: Expected interruptions per hour of a spot machine of the type in that place.
+        together: Share of these interruptions that take all machines of the zone at once.
         min_billed_s: Shortest period that a machine is paid for.
         seen_at: Time at which the facts were true.
     """
@@ -36,6 +38,7 @@ class Offer:
     on_demand_usd_per_h: float | None = None
     spot_usd_per_h: float | None = None
     hazard_per_h: float = 0.0
+    together: float = TOGETHER
     min_billed_s: float = 60.0
     seen_at: datetime
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from headway.contract.values.markets import Market
+from service.domain.cluster.spot_rate import TOGETHER
 from service.domain.rental.offers import Offer
 
 
@@ -96,6 +97,11 @@ class MachinePlan:
     def spot_machines(self) -> int:
         """Number of machines on the spot market, which the provider may take away."""
         return sum(one.machines for one in self.groups if one.market is Market.SPOT)
+
+    @property
+    def together(self) -> float:
+        """Smallest share of common losses among the zones of the spot machines."""
+        return min((one.offer.together for one in self.groups if one.market is Market.SPOT), default=TOGETHER)
 
     @property
     def hazard_per_h(self) -> float:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from headway.contract.values.markets import Market
-from service.domain.rental.machines import Machine, MachineReason
+from service.domain.cluster.market_limits import MarketLimit
+from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
 
 
@@ -33,6 +34,37 @@ class RentalTarget:
     usd_per_h: float
     message: str
 
+    def machine(
+        self,
+        machine_id: str,
+        *,
+        join_token_sha256: str,
+        now: datetime,
+        reason: MachineReason = MachineReason.WORTH_IT,
+        job_id: str | None = None,
+    ) -> Machine:
+        """Return the machine in state WANTED. `job_id` is the job that it is leased for."""
+        offer = self.offer
+        return Machine(
+            id=machine_id,
+            provider=offer.provider,
+            region=offer.region,
+            zone=offer.zone,
+            instance_type=offer.instance_type,
+            device_kind=offer.device_kind,
+            slots=offer.devices,
+            market=self.market,
+            usd_per_h=self.usd_per_h,
+            state=MachineState.WANTED,
+            reason=reason,
+            message=self.message,
+            join_token_sha256=join_token_sha256,
+            requested_at=now,
+            state_since=now,
+            min_billed_s=offer.min_billed_s,
+            job_id=job_id,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
@@ -48,13 +80,15 @@ class RentalTargets:
     """Machines to rent and to release now.
 
     `low_since` maps each machine that is not worth its price to the start of that time, for the next pass.
-    `held_back` is the reason why nothing more is rented although it would be worth its price.
+    `held_back` is the reason why nothing more is rented although it would be worth its price. `market_limits`
+    are the limits of the jobs whose machines the rule of the spot market chooses.
     """
 
     rent: tuple[RentalTarget, ...] = ()
     release: tuple[Release, ...] = ()
     low_since: Mapping[str, datetime] = field(default_factory=dict)
     held_back: str = ""
+    market_limits: Mapping[str, MarketLimit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +98,10 @@ class Fleet:
     machines: Sequence[Machine]
     nodes: Mapping[str, str]
     """Node ids by machine id."""
+    kept: frozenset[str] = frozenset()
+    """Machines that are not released, because they are held for a job."""
+    settled: frozenset[str] = frozenset()
+    """Jobs whose machines another rule chooses: nothing is rented or kept for them."""
 
     def usd_per_h(self) -> float:
         """Return the dollars per hour of all machines."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from service.domain.cluster.snapshot import Measurement
 from service.domain.jobs.job import Job, class_of
+from service.domain.jobs.work import worth_of_work
 from service.domain.perf.learned import LearnedModels, learn
 from service.domain.perf.tables import goodput_table
 from service.domain.perf.throughput import GUESS_SPREAD, PERCENTILE_90
@@ -92,9 +93,9 @@ def speeds_at(
             usd_per_h=np.zeros(len(shapes)),
         ),
     )
-    # The remaining work is in plain samples. A larger batch processes them faster, although each makes less
+    # The remaining work may be in plain samples. A larger batch processes them faster, although each makes less
     # progress.
-    plain = np.where(table.efficiency[0] > 0, table.efficiency[0], 1.0)
+    plain = worth_of_work(job, table.efficiency[0], table.counted[0])
     goodput: FloatArray = table.goodput[0] / plain
     low: FloatArray = table.low[0] / plain
     return {

@@ -91,6 +91,12 @@ class ProviderRefused(HeadwayServiceError):
     code = "provider_refused"
 
 
+class RentalRefused(HeadwayServiceError):
+    """Error for machines that a user wants to lease but that a limit, a budget or a price forbids."""
+
+    code = "rental_refused"
+
+
 class WrongToken(HeadwayServiceError):
     """Error for a bearer token that is missing or not valid for this request."""
 

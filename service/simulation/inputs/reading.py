@@ -25,14 +25,16 @@ def world_of(
     rules: ClusterRules | None = None,
     seed: int = 0,
     declares_length: bool = True,
+    mix: bool = False,
 ) -> World:
     """Return the world with the jobs of a stream, read from `file`, on these kinds. Raise BadInput.
 
     A job that names an application runs according to its profiles (a folder for each application in
     `profiles`). Any other job follows the law, scaled so that it takes its recorded time on its recorded
-    slots. Jobs that can never run are in `rejected`.
+    slots. Jobs that can never run are in `rejected`. With `mix`, every job may have slots of two kinds at once;
+    jobs without profiles then have no speed there.
     """
-    configurations = configurations_of(kinds)
+    configurations = configurations_of(kinds, mix=mix)
     _fit(file, stream, sum(kind.slots for kind in kinds))
     applications = _applications(file, stream, configurations, law, profiles)
     order = {name: index for index, name in enumerate(applications)}

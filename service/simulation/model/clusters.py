@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from service.domain.allocation.configurations.kind_mixes import divisions
 from service.domain.allocation.configurations.shapes import Shapes, packing_rows, regular_sizes, shapes_of
 from service.domain.allocation.knapsack.problem import Row
 from service.domain.policies.framework.policy import Configurations
@@ -105,19 +107,52 @@ def shapes_of_kinds(kinds: Sequence[Kind]) -> tuple[Shapes, ...]:
     )
 
 
-def configurations_of(kinds: Sequence[Kind]) -> Configurations:
-    """Return the columns: every size of every kind, kind after kind."""
+def configurations_of(kinds: Sequence[Kind], *, mix: bool = False) -> Configurations:
+    """Return the columns: every size of every kind, kind after kind; with `mix` also those of two kinds."""
     shapes = shapes_of_kinds(kinds)
-    slots = np.concatenate([one.slots for one in shapes])
-    kind = np.repeat(np.arange(len(kinds)), [len(one.slots) for one in shapes])
+    alone = [
+        [slots if at == kind else 0 for at in range(len(kinds))]
+        for kind, one in enumerate(shapes)
+        for slots in one.slots.tolist()
+    ]
+    mixed = _mixed_parts(kinds, shapes) if mix else []
+    parts = np.array([*alone, *mixed], dtype=np.int64).reshape(-1, len(kinds))
     price = np.array([one.usd_per_slot_h for one in kinds])
+    nodes = np.zeros(len(parts), dtype=np.int64)
+    for kind, one in enumerate(shapes):
+        nodes += np.append(one.nodes, 0)[shape_of_column(one, parts[:, kind])]
     return Configurations(
         kinds=tuple(one.name for one in kinds),
-        kind=kind,
-        slots=slots,
-        nodes=np.concatenate([one.nodes for one in shapes]),
-        usd_per_h=price[kind] * slots,
+        kind=np.array([np.flatnonzero(one)[-1] for one in parts], dtype=np.int64),
+        slots=parts.sum(axis=1),
+        nodes=nodes,
+        usd_per_h=parts @ price,
+        parts=parts if mixed else None,
     )
+
+
+def _mixed_parts(kinds: Sequence[Kind], shapes: Sequence[Shapes]) -> list[list[int]]:
+    """Return the slots by kind of the columns of two kinds, as in the service."""
+    found = []
+    for first, second in combinations(range(len(kinds)), 2):
+        most = kinds[first].slots, kinds[second].slots
+        for mine, theirs in divisions(set(range(2, sum(most) + 1)), set(), most):
+            if mine in shapes[first].slots and theirs in shapes[second].slots:
+                found.append([{first: mine, second: theirs}.get(kind, 0) for kind in range(len(kinds))])
+    return found
+
+
+def parts_by_kind(configurations: Configurations) -> IntArray:
+    """Return the slots (C, K) of each kind that a column has."""
+    if configurations.parts is not None:
+        return configurations.parts
+    kinds = np.arange(len(configurations.kinds))
+    return np.where(configurations.kind[:, None] == kinds, configurations.slots[:, None], 0)
+
+
+def shape_of_column(shapes: Shapes, slots: IntArray) -> IntArray:
+    """Return the index (C,) of the shape of a kind that has these slots, -1 for none of the kind."""
+    return np.where(slots > 0, np.searchsorted(shapes.slots, slots), -1)
 
 
 def rows_of(
@@ -127,12 +162,12 @@ def rows_of(
 
     The first rows limit the slots of each kind, and the others ensure that every choice can be placed.
     """
-    kind, slots = configurations.kind, configurations.slots
+    parts = parts_by_kind(configurations)
     rows = [
-        Row(name=f"slots/{name}", capacity=float(room.sum()), demand=np.where(kind == index, slots, 0) * 1.0)
+        Row(name=f"slots/{name}", capacity=float(room.sum()), demand=parts[:, index].astype(np.float64))
         for index, (name, room) in enumerate(zip(configurations.kinds, rooms, strict=True))
     ]
     for index, (name, room) in enumerate(zip(configurations.kinds, rooms, strict=True)):
-        of_column = np.where(kind == index, np.cumsum(kind == index) - 1, -1)
+        of_column = shape_of_column(shapes[index], parts[:, index])
         rows += packing_rows(shapes[index], kind=name, room=room, of_column=of_column)
     return tuple(rows)

@@ -46,7 +46,7 @@ def application_of(law: Law, configurations: Configurations) -> Application:
 
     A reference sample is a second on one slot, so the work of a job is its seconds on one slot.
     """
-    speedup = law(configurations.slots.astype(np.float64))
+    speedup = np.where(configurations.mixed, 0.0, law(configurations.slots.astype(np.float64)))
     return Application(
         name="job",
         boundaries=np.array([0.0, 1.0]),

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from headway.contract.values.devices import slots_by_kind
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import FloatArray, IntArray
-from service.simulation.model.world import USUAL_RESTART_S, Application, BadInput, Steps
+from service.simulation.model.world import USUAL_RESTART_S, Application, BadInput, BatchStages, Steps
 
 RESTART_S = {
     "cifar10": 50.0,
@@ -38,6 +39,9 @@ EPOCHS = {"cifar10": 100, "deepspeech2": 80, "bert": 2, "yolov3": 50, "imagenet"
 """Epochs to completion. Any other application has as many as were measured."""
 BATCHES = 60
 """Number of global batches tried for each configuration, geometric from the reference to the largest measured."""
+
+_HALVINGS = 30
+"""Steps of the bisection that divides a batch over two kinds."""
 
 Shape = tuple[int, int]
 """Number of nodes and number of slots."""
@@ -71,16 +75,27 @@ def read_application(folder: Path, configurations: Configurations) -> Applicatio
     gain = _interpolated(batches, np.diff(progress, prepend=0.0) / np.diff(iterations, prepend=0.0), tried)
     curves = {kind: _read_curves(folder, kind) for kind in configurations.kinds}
     # Arrays of shape (C, M): steps of all batches on all configurations.
-    columns = zip(configurations.kind, configurations.slots, configurations.nodes, strict=True)
     parts = [
-        _step(_curve(curves[configurations.kinds[kind]], (int(nodes), int(slots))), int(slots), tried)
-        for kind, slots, nodes in columns
+        _mixed_step([(curves[kind], slots) for kind, slots in by_kind.items()], tried)
+        if len(by_kind := slots_by_kind(configurations.kind_name(column), int(slots))) > 1
+        else _step(_curve(curves[next(iter(by_kind))], (int(nodes), int(slots))), int(slots), tried)
+        for column, (slots, nodes) in enumerate(zip(configurations.slots, configurations.nodes, strict=True))
     ]
     step_s, sync_s, passes = (np.stack(part) for part in zip(*parts, strict=True))
     # Reference samples per second: progress of a step (E, 1, M) over its seconds (C, M).
     goodput = batches[0] * gain.T[:, None, :] / step_s
     max_local = np.array(
         [max(curve.local_batch[-1] for curve in curves[kind].values()) for kind in configurations.kinds]
+    )
+
+    doublings = np.arange(int(np.log2(batches[-1] / batches[0])) + 1)
+    at_stages = np.unique(
+        [*np.abs(tried[:, None] / batches[0] - 2.0**doublings).argmin(axis=0), len(tried) - 1]
+    )
+    stages = BatchStages(
+        batch=tried[at_stages],
+        step_s=np.broadcast_to(step_s.T[at_stages], (len(goodput), len(at_stages), len(step_s))),
+        goodput=goodput[:, :, at_stages].transpose(0, 2, 1),
     )
 
     def with_batches(best: IntArray, max_batch: float, at_reference: Application | None) -> Application:
@@ -102,6 +117,7 @@ def read_application(folder: Path, configurations: Configurations) -> Applicatio
                 reference_batch=float(batches[0]),
                 max_batch=max_batch,
                 max_local=max_local,
+                stages=None if at_reference is None else stages,
             ),
             at_reference=at_reference,
         )
@@ -219,6 +235,48 @@ def _step(curve: _Curve | None, slots: int, batches: FloatArray) -> tuple[FloatA
     sync_s = np.interp(local, curve.local_batch, curve.sync_s)
     enough = local >= curve.local_batch[0]
     return np.where(enough, step_s + (passes - 1) * (step_s - sync_s), np.inf), sync_s, passes
+
+
+def _mixed_step(
+    parts: Sequence[tuple[Mapping[Shape, _Curve], int]], batches: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the step (M,) of each global batch on slots of two kinds, given with their curves, as `_step` does.
+
+    Both kinds compute equally long, as with dynamic batching. The synchronisation is that of the kind that takes
+    longer for it on as many slots, over several nodes, of its own.
+    """
+    total = sum(slots for _, slots in parts)
+    (first, mine), (second, theirs) = ((_across(curves, total), slots) for curves, slots in parts)
+    if first is None or second is None:
+        return _step(None, total, batches)
+    low = np.maximum(first.local_batch[0], 0.0) + 0.0 * batches
+    high = (batches - theirs * second.local_batch[0]) / mine
+    possible = high >= low
+    low, high = np.where(possible, low, 1.0), np.where(possible, high, 1.0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        other = np.maximum((batches - mine * middle) / theirs, 1e-9)
+        longer = _compute(first, middle)[0] > _compute(second, other)[0]
+        low, high = np.where(longer, low, middle), np.where(longer, middle, high)
+    of_first = _compute(first, high)
+    of_second = _compute(second, np.maximum((batches - mine * high) / theirs, 1e-9))
+    compute_s, sync_s, passes = (np.maximum(*pair) for pair in zip(of_first, of_second, strict=True))
+    return np.where(possible, compute_s + sync_s, np.inf), sync_s, passes
+
+
+def _across(measured: Mapping[Shape, _Curve], slots: int) -> _Curve | None:
+    """Return the curve on the fewest measured slots over several nodes that are as many, else on the most."""
+    several = sorted((shape for shape in measured if shape[0] > 1), key=lambda shape: (shape[1], shape[0]))
+    enough = [shape for shape in several if shape[1] >= slots]
+    return measured[(enough or several[::-1])[0]] if several else None
+
+
+def _compute(curve: _Curve, samples: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the seconds of compute for these samples (M,) of a slot, those of synchronisation, and the passes."""
+    passes = np.maximum(np.ceil(samples / curve.local_batch[-1] - 1e-9), 1.0)
+    local = samples / passes
+    step_s, sync_s = (np.interp(local, curve.local_batch, one) for one in (curve.step_s, curve.sync_s))
+    return passes * (step_s - sync_s), sync_s, passes
 
 
 def read_table(file: Path, needed: Sequence[str]) -> dict[str, FloatArray]:

@@ -15,6 +15,7 @@ from typing import Any
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
 from service.domain.policies.framework.policy import Configurations
+from service.domain.rental.machines import Machine
 from service.domain.shared.arrays import FloatArray, IntArray
 
 USUAL_RESTART_S = 30.0
@@ -60,6 +61,21 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStages:
+    """Batches on a job's way to the best one, each about twice the one before.
+
+    Attributes:
+        batch: Samples of a step (B,), ascending from the batch that the user wrote.
+        step_s, goodput: Seconds of a step, and reference samples per second (E, B, C); the goodput is 0, and the step any
+            number, where the application cannot run.
+    """
+
+    batch: FloatArray
+    step_s: FloatArray
+    goodput: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """Steps of an application on each configuration with the best batch, as its ranks would measure them.
 
@@ -70,6 +86,7 @@ class Steps:
         reference_batch: Samples of a step as the user wrote it.
         max_batch: Upper bound of the samples of a step.
         max_local: Samples that a slot can process at once (K,).
+        stages: Batches that a job tries first; None: it has the best one from the start.
     """
 
     global_batch: FloatArray
@@ -80,6 +97,7 @@ class Steps:
     reference_batch: float
     max_batch: float
     max_local: FloatArray
+    stages: BatchStages | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +150,14 @@ class PriorService:
         served_slot_s: Slot-seconds.
         changes: Number of changes of its slots.
         waited_s: Seconds since it last held slots, or since its submission if it never did. 0 for a job that holds some.
+        done: Reference samples done that are not part of the job's work in the replay.
     """
 
     served_s: tuple[float, ...]
     served_slot_s: float
     changes: int
     waited_s: float
+    done: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +268,8 @@ class World:
         contention: Guarantees for jobs that compete.
         seed: Seed of all random events: measurements and failures.
         policy_state: State of the policy when the replay begins, as `allocation.inputs.policy_state` stores it.
+        ended: Jobs that ended before the replay, by the name of their application, oldest first: reference samples, and
+            seconds with slots.
     """
 
     kinds: tuple[Kind, ...]
@@ -259,6 +281,7 @@ class World:
     contention: ContentionRules = USUAL
     seed: int = 0
     policy_state: Mapping[str, Any] = field(default_factory=dict)
+    ended: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise BadInput for jobs that are not valid."""
@@ -354,7 +377,7 @@ class Segments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Result of replaying a world under a policy until `end_s`."""
+    """Result of replaying a world under a policy until `end_s`. `machines` are those that it rented."""
 
     world: World
     policy: str
@@ -362,3 +385,4 @@ class Replay:
     jobs: JobRows
     rounds: RoundRows
     segments: Segments
+    machines: tuple[Machine, ...] = ()

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
@@ -16,47 +15,32 @@ from service.domain.cluster.contention_rules import RUN_COSTS
 from service.domain.contention.deadline_plan import Deadlines
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
-from service.domain.contention.rules import contend
+from service.domain.contention.rules import Contest, contend
 from service.domain.perf.forecast import forecast
 from service.domain.policies.framework.checked import CheckedPolicy
-from service.domain.policies.framework.policy import Policy, RoundInput, keeps_batch
+from service.domain.policies.framework.policy import Policy, RoundInput, keeps_batch, rhythm_of
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.model.world import Replay, RoundRows, View, World
+from service.simulation.replay.finished import FinishedClasses
 from service.simulation.replay.jobs import ReplayJobs, Tables
 from service.simulation.replay.metrics import job_rows
 from service.simulation.replay.nodes import ReplayNodes
 from service.simulation.replay.policy_state import PolicyState
-from service.simulation.replay.speed_views import LearnedView, Oracle
+from service.simulation.replay.renting import (
+    RentalTerms,
+    Renter,
+    ReplayCluster,
+    ReplayMachines,
+    rental_jobs,
+    time_of,
+)
+from service.simulation.replay.speed_views import LearnedView, Oracle, SpeedView
 from service.simulation.replay.transitions import Transitions
 
 Progress = Callable[[float], None]
 """Callback that receives the share of ended jobs, from 0 to 1, every few rounds. An exception from it ends the replay."""
 _PROGRESS_EVERY = 32
 """Number of rounds between two calls of the progress callback."""
-
-
-class SpeedView(Protocol):
-    """Interface through which a policy sees the speed of the jobs."""
-
-    def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
-        """Return goodput (n, C) and the configurations allowed now (n, C), of jobs in these phases (n,)."""
-        ...
-
-    def knows(self, rows: IntArray) -> BoolArray:
-        """Return for which jobs the speed is known at all (n,)."""
-        ...
-
-    def pace(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the median and the 10th percentile of the goodput (n, C), after `look`."""
-        ...
-
-    def sizes(self, rows: IntArray) -> BoolArray:
-        """Return the mask (n, C) of sizes on which each job may run at all."""
-        ...
-
-    def measured(self, rows: IntArray) -> BoolArray:
-        """Return the mask (n, C) of sizes that each job, or another job of its class, has run on."""
-        ...
 
 
 def replay(
@@ -66,25 +50,37 @@ def replay(
     solve: Solve = production_solve,
     clock: Callable[[], float] = time.perf_counter,
     on_progress: Progress | None = None,
+    renting: tuple[RentalTerms, Renter] | None = None,
 ) -> Replay:
     """Replay until the last job has ended, or until `rules.give_up_s` after the last submission.
 
-    `clock` gives real seconds, only to time decisions. Raise PolicyFailed.
+    `clock` gives real seconds, only to time decisions. With `renting`, all nodes are rented on these terms by
+    this renter. Raise PolicyFailed.
     """
     followed = world.at_reference_batches() if keeps_batch(policy) else world
-    return _Run(followed, policy, solve, clock).run(on_progress)
+    return _Run(followed, policy, solve, clock, renting).run(on_progress)
 
 
 class _Run:
     """Replay of a world under one policy."""
 
-    def __init__(self, world: World, policy: Policy, solve: Solve, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        world: World,
+        policy: Policy,
+        solve: Solve,
+        clock: Callable[[], float],
+        renting: tuple[RentalTerms, Renter] | None,
+    ) -> None:
         self._world, self._solve, self._clock = world, solve, clock
         self._policy = CheckedPolicy(policy)
+        self._contention = rhythm_of(policy).applied(world.contention)
         self._tables = Tables(world)
         self._jobs = ReplayJobs(world, self._tables)
+        self._classes = FinishedClasses(world, self._jobs)
         self._transitions = Transitions(world, self._jobs)
-        self._nodes = ReplayNodes(world)
+        self._nodes = ReplayNodes(world, rented=renting is not None)
+        self._machines = ReplayMachines(world, *renting) if renting is not None else None
         self._speeds: SpeedView = (
             Oracle(world, self._tables, self._jobs)
             if world.rules.view is View.ORACLE
@@ -110,14 +106,16 @@ class _Run:
         self._begin()
         while (self._next < len(world.arrivals) or len(self._active)) and now_s <= last_s:
             round_s = self._round_s(now_s)
-            now_s = min(round_s, self._nodes.next_s)
+            now_s = min(round_s, self._nodes.next_s, self._machines.next_s if self._machines else math.inf)
             self._advance(now_s)
+            if self._machines:
+                self._nodes.join(self._machines.arrived(now_s))
             if self._nodes.next_s <= now_s:
                 for rows, checkpoint_s in self._nodes.advance(now_s):
                     jobs.loses_node(rows, now_s, checkpoint_s)
             if now_s == round_s or world.rules.on_events:
                 self._arrive(now_s)
-                if len(self._active):
+                if len(self._active) or (self._machines and self._machines.any_open):
                     self._round(now_s)
             if on_progress is not None and len(self._rounds) % _PROGRESS_EVERY == 0:
                 on_progress((self._next - len(self._active)) / len(world.arrivals))
@@ -151,7 +149,8 @@ class _Run:
         arrival_s = math.inf
         if self._next < len(arrivals):
             arrival_s = max(now_s, arrivals[self._next].submit_s)
-        from_s = now_s if len(self._active) else max(now_s, math.nextafter(arrival_s, -math.inf))
+        watched = len(self._active) or (self._machines and self._machines.any_open)
+        from_s = now_s if watched else max(now_s, math.nextafter(arrival_s, -math.inf))
         tick_s = (math.floor(from_s / rules.interval_s) + 1) * rules.interval_s
         if tick_s <= now_s:
             tick_s += rules.interval_s
@@ -166,6 +165,7 @@ class _Run:
         ended = self._jobs.advance(self._active, now_s)
         if ended.any():
             self._nodes.place(self._active[ended], np.full(int(ended.sum()), NOTHING))
+            self._classes.end(self._active[ended])
             self._active = self._active[~ended]
         self._transitions.advance(self._active, now_s)
 
@@ -176,15 +176,12 @@ class _Run:
         settled = ~self._transitions.in_transition(active, now_s)
         decided = active[settled]
         given = self._input(decided, now_s, progress[settled], phase[settled])
-        policy = self._state.advanced(self._policy, given, decided, jobs, now_s)
+        rented_usd_per_h = self._machines.usd_per_h if self._machines else None
+        policy = self._state.advanced(self._policy, given, decided, jobs, now_s, rented_usd_per_h)
+        if self._machines:
+            given = self._rent(given, policy, decided, phase[settled], now_s)
         began_s = self._clock()
-        contest = contend(
-            given,
-            self._tenure(given, decided, now_s),
-            self._evidence(decided),
-            production_solve,
-            self._deadlines(given, decided, phase[settled], now_s),
-        )
+        contest = self._contest(given, decided, phase[settled], now_s)
         given = contest.given
         choices = policy.choose(given, contest.solver(self._solve))
         decision_s = self._clock() - began_s
@@ -193,7 +190,38 @@ class _Run:
             rows, columns = self._free_now(decided[changed], choices.chosen[changed])
             self._transitions.give(rows, columns, now_s)
             self._nodes.place(rows, columns)
+        stranded = self._nodes.stranded
+        if len(stranded):
+            self._transitions.give(stranded, jobs.column[stranded], now_s)
+            self._nodes.place(stranded, jobs.column[stranded])
         self._note(now_s, phase, decision_s, choices.solution.gap)
+
+    def _contest(self, given: RoundInput, rows: IntArray, phase: IntArray, now_s: float) -> Contest:
+        """Return the rules for competing jobs, applied to a round that decides about `rows` (n,)."""
+        return contend(
+            given,
+            self._tenure(given, rows, phase, now_s),
+            self._evidence(rows),
+            production_solve,
+            self._deadlines(given, rows, phase, now_s),
+        )
+
+    def _rent(
+        self, given: RoundInput, policy: Policy, rows: IntArray, phase: IntArray, now_s: float
+    ) -> RoundInput:
+        """Rent and release machines, and return the input of the round on the remaining nodes."""
+        assert self._machines is not None
+        cluster = ReplayCluster(
+            world=self._world,
+            nodes=self._nodes,
+            jobs=rental_jobs(self._world, rows, self._speeds.sizes(rows)),
+            given_with=lambda bounds: self._contest(replace(given, rows=bounds), rows, phase, now_s).given,
+            now=time_of(now_s),
+            present=self._nodes.present.tolist(),
+            jobs_on=self._nodes.jobs_by_node,
+        )
+        self._nodes.join([], leave=self._machines.decide(cluster, policy, now_s))
+        return replace(given, rows=self._nodes.rows)
 
     def _input(self, rows: IntArray, now_s: float, progress: FloatArray, phase: IntArray) -> RoundInput:
         """Return the input of a round that decides about the jobs `rows` (n,)."""
@@ -217,11 +245,13 @@ class _Run:
             change_s=transitions.change_s(rows),
             remaining=np.where(declares, jobs.total[rows] - progress, np.nan),
             requested_slots=self._requested[rows],
-            job_class=jobs.application[rows],
+            job_class=self._classes.job_class[rows],
+            done=jobs.done_before[rows] + progress,
+            finished=self._classes.finished,
         )
 
-    def _tenure(self, given: RoundInput, rows: IntArray, now_s: float) -> Tenure:
-        rules, holds = self._world.contention, given.current != NOTHING
+    def _tenure(self, given: RoundInput, rows: IntArray, phase: IntArray, now_s: float) -> Tenure:
+        rules, holds = self._contention, given.current != NOTHING
         run_s = np.where(holds, now_s - self._jobs.runs_from_s[rows], 0.0)
         return Tenure(
             run_s=run_s,
@@ -233,6 +263,7 @@ class _Run:
             recent_s=self._transitions.recent_changes(rows, now_s) * given.change_s,
             coming=np.zeros(len(given.configurations.kinds)),
             max_wait_s=rules.max_wait_s,
+            leased=self._jobs.leased(rows, phase, now_s, rules) if rules.leases else None,
         )
 
     def _evidence(self, rows: IntArray) -> Evidence:
@@ -353,6 +384,7 @@ class _Run:
             jobs=job_rows(self._world, self._tables, self._jobs, rounds, end_s),
             rounds=rounds,
             segments=self._jobs.segments(end_s),
+            machines=self._machines.closed(end_s) if self._machines else (),
         )
 
 

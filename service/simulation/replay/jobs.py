@@ -12,8 +12,10 @@ import math
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.cluster.contention_rules import ContentionRules
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.model.world import ClusterRules, Segments, World
+from service.simulation.replay.climbs import Climbs
 
 
 class Tables:
@@ -82,13 +84,17 @@ class ReplayJobs:
         self.served_slot_s, self.usd, self.lost_s = np.zeros(number), np.zeros(number), np.zeros(number)
         self.changes, self.restarts = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)
         self.before_s, self.before_slot_s = np.zeros_like(self.served_s), np.zeros(number)
+        self.done_before = np.zeros(number)
+        """Reference samples done before the replay that are not part of `total`."""
         self.changes_before = np.zeros(number, dtype=np.int64)
         """Changes of each job before the replay."""
         for row, before in enumerate(one.before for one in arrivals):
             if before is not None:
                 self.before_s[row], self.before_slot_s[row] = before.served_s, before.served_slot_s
                 self.changes_before[row], self.held_until_s[row] = before.changes, -before.waited_s
+                self.done_before[row] = before.done
         self.restart_s = tables.restart_s[self.application]
+        self._climbs = Climbs(world, self.application)
         self._segments: list[tuple[IntArray, IntArray, FloatArray, FloatArray]] = []
 
     def progress_at(self, rows: IntArray, now_s: float) -> FloatArray:
@@ -97,7 +103,10 @@ class ReplayJobs:
         training = np.flatnonzero(self.trains_from_s[rows] < now_s)
         if len(training):
             rows = rows[training]
-            progress[training] = self._work_at(rows, self.clock_s[rows] + now_s - self.trains_from_s[rows])
+            trained_s = now_s - self.trains_from_s[rows]
+            progress[training] = self._work_at(
+                rows, self.clock_s[rows] + self._climbs.clock_after(rows, trained_s)
+            )
         return progress
 
     def phase_at(self, rows: IntArray, progress: FloatArray) -> IntArray:
@@ -106,6 +115,16 @@ class ReplayJobs:
         application = self.application[rows]
         passed = (self._tables.boundaries[application] <= done[:, None]).sum(axis=1) - 1
         return np.asarray(np.clip(passed, 0, self._tables.phases[application] - 1))
+
+    def leased(self, rows: IntArray, phase: IntArray, now_s: float, rules: ContentionRules) -> BoolArray:
+        """Return whether each job (n,), in these phases (n,), has yet to run for a lease or an epoch on its column."""
+        application, column = self.application[rows], self.column[rows]
+        leased = now_s - self.held_from_s[rows] < rules.lease_s
+        if rules.whole_epochs:
+            work = self.stretch[rows] * np.diff(self._tables.boundaries, axis=1)[application, phase]
+            goodput = self._tables.goodput[application, phase, np.maximum(column, 0)]
+            leased |= now_s - self.trains_from_s[rows] < work / np.maximum(goodput, 1e-9)
+        return np.asarray((column != NOTHING) & leased)
 
     def advance(self, rows: IntArray, now_s: float) -> BoolArray:
         """Advance `rows` (n,) to `now_s`, and return which of them have ended."""
@@ -121,6 +140,7 @@ class ReplayJobs:
         self.usd[holding] += held_s / 3600.0 * self._configurations.usd_per_h[column]
         self.lost_s[holding] += np.minimum(until_s, trains_s) - np.minimum(since_s, trains_s)
         self.held_until_s[holding] = until_s
+        self._climbs.note(holding, np.maximum(until_s - trains_s, 0.0))
         done = holding[self.ends_s[holding] <= now_s]
         if len(done):
             self.end_s[done], self.progress[done] = self.ends_s[done], self.total[done]
@@ -138,6 +158,7 @@ class ReplayJobs:
         self._let_go(rows[self.column[rows] != NOTHING])
         has = columns != NOTHING
         rows, columns, live, ready_s = rows[has], columns[has], live[has], ready_s[has]
+        self._climbs.begin(rows, self.phase_at(rows, self.progress[rows]), columns, starts[has])
         again = np.isfinite(self.start_s[rows])
         self.changes[rows] += again
         self.restarts[rows] += again & ~live
@@ -162,7 +183,7 @@ class ReplayJobs:
         """
         trained_s = np.maximum(now_s - self.trains_from_s[rows], 0.0)
         repeated_s = np.where(checkpoint_s > 0, np.mod(trained_s, np.maximum(checkpoint_s, 1e-9)), 0.0)
-        clock_s = self.clock_s[rows] + trained_s - repeated_s
+        clock_s = self.clock_s[rows] + self._climbs.clock_after(rows, trained_s - repeated_s)
         self.progress[rows] = np.where(trained_s > 0, self._work_at(rows, clock_s), self.progress[rows])
         self.lost_s[rows] += repeated_s
         self._let_go(rows)
@@ -188,7 +209,8 @@ class ReplayJobs:
         self.clock_s[rows] = stretch * _interpolated(self.progress[rows] / stretch, bounds, clock_s)
         self.column[rows], self.trains_from_s[rows] = columns, trains_from_s
         left_s = np.maximum(stretch * clock_s[:, -1] - self.clock_s[rows], 0.0)
-        self.ends_s[rows] = trains_from_s + left_s + self._tables.end_s[application]
+        trains_s = self._climbs.trained_after(rows, left_s)
+        self.ends_s[rows] = trains_from_s + trains_s + self._tables.end_s[application]
         self.held_until_s[rows] = self.held_from_s[rows] = now_s
 
     def _let_go(self, rows: IntArray) -> None:

@@ -69,7 +69,7 @@ class Measurements:
         self._jobs, self._configurations = jobs, world.configurations
         self._noise = world.rules.measurement_noise
         self._random = np.random.default_rng([world.seed, 2])
-        self._kinds = len(world.kinds)
+        self._kinds, self._mixed = len(world.kinds), world.configurations.mixed
         phases = max((len(one.step_s) for one in steps), default=1)
         self._batch = _padded([one.global_batch for one in steps], phases)
         self._step_s = _padded([one.step_s for one in steps], phases)
@@ -165,7 +165,12 @@ class Measurements:
         return rows
 
     def _observations(self, owners: list[dict[tuple[int, int], tuple[float, ...]]]) -> Observations:
-        entries = [(index, *one) for index, mine in enumerate(owners) for one in mine.values()]
+        entries = [
+            (index, *one)
+            for index, mine in enumerate(owners)
+            for (column, _), one in mine.items()
+            if not self._mixed[column]  # as in the service, they fit no model of a kind
+        ]
         table = np.array(entries, dtype=np.float64).reshape(len(entries), _FIELDS + 1)
         return Observations(
             owner=(table[:, 0] * self._kinds + table[:, 1]).astype(np.int64),
@@ -184,6 +189,12 @@ class Measurements:
             (index, column, one[8] / one[5], one[8], one[7])
             for index, row in enumerate(rows.tolist())
             for (column, _), one in self._own.get(row, {}).items()
+        ]
+        entries += [  # as in the service, mixes have no model that the class could teach
+            (index, key[0], one[8] / one[5], one[8], one[7])
+            for index, row in enumerate(rows.tolist())
+            for key, one in self._shared.get(int(self._jobs.application[row]), {}).items()
+            if self._mixed[key[0]] and not self.tried[row, key[0]]
         ]
         table = np.array(entries, dtype=np.float64).reshape(len(entries), 5)
         return Observed(

@@ -109,7 +109,7 @@ def _alone_s(world: World, tables: Tables, jobs: ReplayJobs, rounds: RoundRows, 
     share = sum(kind.slots for kind in world.kinds) / np.maximum(load, 1.0)
     total_s, weight = np.zeros(len(share)), np.zeros(len(share))
     for index, kind in enumerate(world.kinds):
-        columns = np.flatnonzero(configurations.kind == index)
+        columns = np.flatnonzero((configurations.kind == index) & ~configurations.mixed)
         slots = configurations.slots[columns]
         train_s = jobs.stretch[:, None] * tables.clock_s[jobs.application, -1][:, columns]
         fewest = np.where(np.isfinite(train_s), slots, np.inf).min(axis=1)

@@ -27,16 +27,25 @@ class PolicyState:
         self._usd_per_h = configurations.slots * 1.0 if owned else configurations.usd_per_h
 
     def advanced(
-        self, policy: CheckedPolicy, given: RoundInput, rows: IntArray, jobs: ReplayJobs, now_s: float
+        self,
+        policy: CheckedPolicy,
+        given: RoundInput,
+        rows: IntArray,
+        jobs: ReplayJobs,
+        now_s: float,
+        rented_usd_per_h: float | None,
     ) -> Policy:
-        """Return the policy for this round. The round decides about the jobs `rows` (n,)."""
+        """Return the policy for this round. The round decides about the jobs `rows` (n,).
+
+        `rented_usd_per_h` are the dollars per hour of rented machines, used or not; None without machines.
+        """
         arrivals, applications = self._world.arrivals, self._world.applications
         held = given.current[given.current != NOTHING]
         sized = np.isfinite(given.remaining)
         ended = sorted(row for row in self._unsized if np.isfinite(jobs.end_s[row]))
         history = RoundHistory(
             elapsed_s=now_s - self._before_s,
-            usd_per_h=float(self._usd_per_h[held].sum()),
+            usd_per_h=float(self._usd_per_h[held].sum()) if rented_usd_per_h is None else rented_usd_per_h,
             job_ids=[arrivals[row].id for row in rows.tolist()],
             classes=[applications[index].name for index in jobs.application[rows].tolist()],
             samples=np.where(sized, jobs.total[rows], np.nan),

@@ -9,6 +9,7 @@ the model does not know it yet.
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +24,30 @@ from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.model.world import Steps, World
 from service.simulation.replay.jobs import ReplayJobs, Tables
 from service.simulation.replay.measuring import Measurements, steps_of
+
+
+class SpeedView(Protocol):
+    """Interface through which a policy sees the speed of the jobs."""
+
+    def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
+        """Return goodput (n, C) and the configurations allowed now (n, C), of jobs in these phases (n,)."""
+        ...
+
+    def knows(self, rows: IntArray) -> BoolArray:
+        """Return for which jobs the speed is known at all (n,)."""
+        ...
+
+    def pace(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return the median and the 10th percentile of the goodput (n, C), after `look`."""
+        ...
+
+    def sizes(self, rows: IntArray) -> BoolArray:
+        """Return the mask (n, C) of sizes on which each job may run at all."""
+        ...
+
+    def measured(self, rows: IntArray) -> BoolArray:
+        """Return the mask (n, C) of sizes that each job, or another job of its class, has run on."""
+        ...
 
 
 def sizes_of(world: World, tables: Tables) -> BoolArray:
@@ -43,25 +68,25 @@ class Oracle:
         self._sizes = sizes_of(world, tables)
 
     def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
-        """Return goodput and allowed columns, as in `engine.SpeedView`."""
+        """Return goodput and allowed columns, as in `SpeedView`."""
         allowed = self._sizes[rows]
         return np.where(allowed, self._tables.goodput[self._jobs.application[rows], phase], 0.0), allowed
 
     def knows(self, rows: IntArray) -> BoolArray:
-        """Return true for all jobs, as in `engine.SpeedView`."""
+        """Return true for all jobs, as in `SpeedView`."""
         return np.ones(len(rows), dtype=np.bool_)
 
     def measured(self, rows: IntArray) -> BoolArray:
-        """Return all sizes as measured, as in `engine.SpeedView`."""
+        """Return all sizes as measured, as in `SpeedView`."""
         return self._sizes[rows]
 
     def pace(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the true goodput twice, as in `engine.SpeedView`."""
+        """Return the true goodput twice, as in `SpeedView`."""
         goodput, _ = self.look(rows, phase)
         return goodput, goodput
 
     def sizes(self, rows: IntArray) -> BoolArray:
-        """Return the sizes of the jobs, as in `engine.SpeedView`."""
+        """Return the sizes of the jobs, as in `SpeedView`."""
         return self._sizes[rows]
 
 
@@ -86,7 +111,7 @@ class LearnedView:
         self._class_models = self._fitted(self._measured.of_classes(), len(self._steps), None)
 
     def look(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, BoolArray]:
-        """Measure the jobs and return goodput and allowed columns, as in `engine.SpeedView`."""
+        """Measure the jobs and return goodput and allowed columns, as in `SpeedView`."""
         new = self._measured.measure(rows, phase)
         if new.classes.size:
             self._class_models = self._fitted(self._measured.of_classes(), len(self._steps), None)
@@ -101,20 +126,20 @@ class LearnedView:
         return self._offer(rows)
 
     def knows(self, rows: IntArray) -> BoolArray:
-        """Return which jobs are known, as in `engine.SpeedView`."""
+        """Return which jobs are known, as in `SpeedView`."""
         return self._measured.known(rows)
 
     def measured(self, rows: IntArray) -> BoolArray:
-        """Return the measured sizes, as in `engine.SpeedView`."""
+        """Return the measured sizes, as in `SpeedView`."""
         alike = self._measured.tried_by_class[self._jobs.application[rows]]
         return np.asarray(self._measured.tried[rows] | alike)
 
     def pace(self, rows: IntArray, phase: IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
-        """Return the learned goodput, as in `engine.SpeedView`."""
+        """Return the learned goodput, as in `SpeedView`."""
         return self._goodput[rows], self._low[rows]
 
     def sizes(self, rows: IntArray) -> BoolArray:
-        """Return the sizes of the jobs, as in `engine.SpeedView`."""
+        """Return the sizes of the jobs, as in `SpeedView`."""
         return self._sizes[rows]
 
     def _learn(self, rows: IntArray) -> None:
@@ -125,6 +150,7 @@ class LearnedView:
             new = self._fitted(self._measured.of_jobs(unfitted), len(unfitted), before)
             for one in fields(new):
                 getattr(self._models, one.name)[unfitted] = getattr(new, one.name)
+        configurations = self._world.configurations
         steps = [self._steps[index] for index in self._jobs.application[rows].tolist()]
         reference = np.array([one.reference_batch for one in steps])
         models = JobModels(
@@ -135,8 +161,9 @@ class LearnedView:
             max_global=np.array([one.max_batch for one in steps]),
             max_local=np.stack([one.max_local for one in steps]),
             adapts=np.array([one.max_batch > one.reference_batch for one in steps], dtype=np.bool_),
+            shares=None if configurations.parts is None else np.tile((0.0, np.inf), (len(rows), 1)),
         )
-        table = goodput_table(models, self._world.configurations, self._measured.observed(rows))
+        table = goodput_table(models, configurations, self._measured.observed(rows))
         samples = self._samples[self._jobs.application[rows], None]
         self._goodput[rows], self._high[rows] = table.goodput / samples, table.high / samples
         self._low[rows] = table.low / samples

@@ -15,6 +15,7 @@ from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S
 from service.domain.contention.rate import WINDOW_S
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+from service.simulation.model.clusters import parts_by_kind
 from service.simulation.model.world import World
 from service.simulation.replay.jobs import ReplayJobs
 
@@ -25,7 +26,9 @@ class Transitions:
     def __init__(self, world: World, jobs: ReplayJobs) -> None:
         number = len(world.arrivals)
         self._rules, self._jobs = world.rules, jobs
-        self._slots, self._kind = world.configurations.slots, world.configurations.kind
+        parts = parts_by_kind(world.configurations)
+        self._parts = np.vstack([parts, np.zeros_like(parts, shape=(1, parts.shape[1]))])
+        """Slots by kind (C + 1, K) of each column; of none at the index NOTHING."""
         self._next_column = np.full(number, NOTHING, dtype=np.int64)
         """Column that a job changes to."""
         self._change_at_s = np.full(number, np.inf)
@@ -106,10 +109,11 @@ class Transitions:
         The first result is the column to reserve. The second is the job's own column that becomes part of it,
         if any. Both are NOTHING for jobs that give up slots.
         """
-        held, size = self._jobs.column[rows], self._size
-        alike = (held != NOTHING) & (self._kind[np.maximum(held, 0)] == self._kind[np.maximum(columns, 0)])
-        less = (columns == NOTHING) | (alike & (size(columns) <= size(held)))
-        return np.where(less, NOTHING, columns), np.where(~less & alike, held, NOTHING)
+        held = self._jobs.column[rows]
+        has, wants = (self._parts[one] for one in (held, columns))
+        less = (wants <= has).all(axis=1)
+        grows = ~less & (held != NOTHING) & (has <= wants).all(axis=1)
+        return np.where(less, NOTHING, columns), np.where(grows, held, NOTHING)
 
     def just_changed(self, rows: IntArray, now_s: float) -> BoolArray:
         """Return whether each job (n,) runs and was only just started or changed."""
@@ -131,6 +135,3 @@ class Transitions:
             return np.full(len(rows), pause_s)
         known = np.where(self._paused[rows], min(pause_s, RESTART_S), LIVE_CHANGE_S)
         return np.where(self._jobs.column[rows] == NOTHING, RESTART_S, known)
-
-    def _size(self, columns: IntArray) -> IntArray:
-        return np.asarray(np.where(columns == NOTHING, 0, self._slots[np.maximum(columns, 0)]))

@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 
+from headway.contract.values.depths import mean_depth
 from headway.contract.views.forecasts import Confidence, ConfigurationForecast, Mark
 from service.domain.allocation.decision.note_texts import note_text
 from service.domain.allocation.inputs.notes import Note
 from service.domain.allocation.inputs.round import Round
 from service.domain.cluster.pools import slots_of
 from service.domain.contention.costs import change_s
+from service.domain.jobs.work import worth_of_work
 from service.domain.perf.forecast import Z90, Forecast, Remaining, forecast
 from service.domain.perf.frontier import knee, pareto_front
 from service.domain.shared.arrays import FloatArray, IntArray
@@ -33,8 +35,8 @@ def curve(round_: Round, left: Remaining) -> list[ConfigurationForecast]:
     if not shown.size:
         return []
     kind, slots = configurations.kind, configurations.slots
-    # The remaining work is in plain samples: a larger batch takes them faster, although each is worth less.
-    plain = np.where(table.efficiency[0] > 0, table.efficiency[0], 1.0)
+    # The remaining work may be in plain samples: a larger batch takes them faster, although each is worth less.
+    plain = worth_of_work(round_.jobs[0], table.efficiency[0], table.counted[0])
     expected = forecast(
         goodput=table.goodput[0] / plain,
         low=table.low[0] / plain,
@@ -57,8 +59,9 @@ def _row(
     goodput, high = float(table.goodput[0, column]), float(table.high[0, column])
     # Without a measurement of the job or its class, only ratios of speeds are meaningful.
     known = bool(round_.estimates.known[0])
+    min_depth = round_.jobs[0].spec.elastic.min_depth
     return ConfigurationForecast(
-        device_kind=configurations.kinds[int(configurations.kind[column])],
+        device_kind=configurations.kind_name(int(column)),
         slots=int(configurations.slots[column]),
         nodes=int(configurations.nodes[column]),
         goodput=goodput if known else None,
@@ -74,6 +77,7 @@ def _row(
         cost_usd=_number(expected.cost_p50_usd[column], known),
         cost_p90_usd=_number(expected.cost_p90_usd[column], known),
         usd_per_h=float(configurations.usd_per_h[column]),
+        depth=None if min_depth is None else mean_depth(min_depth, int(configurations.slots[column])),
         why_not_now=_why_not_now(round_, column),
         marks=marks,
     )

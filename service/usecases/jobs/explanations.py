@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from headway.contract.values.devices import slots_by_kind
+from headway.contract.values.markets import pool_name
 from headway.contract.views.decisions import ExplanationView, Outlook, RoundView, RowPrice
 from headway.contract.views.jobs import ExplainView, SizeOption
 from service.domain.shared.errors import NotFound
@@ -43,7 +45,7 @@ def _binding(
 ) -> list[RowPrice]:
     """Return the limits with a positive price that a better configuration would use more of."""
     better = [one for one in options if _is_better(one, present)]
-    pools = {pool for one in better for pool in (one.pool, one.device_kind if one.anchor else one.pool)}
+    pools = {pool for one in better for pool in _slots_by_pool(one)}
     names = {"slots", "packing"}
     return [
         row
@@ -119,7 +121,8 @@ def _slots_by_pool(option: SizeOption | None) -> dict[str, int]:
     """Return the slots of an option, by pool."""
     if option is None:
         return {}
-    slots = {option.pool: option.slots - option.anchor}
+    of_kinds = slots_by_kind(option.device_kind, option.slots - option.anchor)
+    slots = {pool_name(kind, option.market): count for kind, count in of_kinds.items()}
     return {**slots, option.device_kind: option.anchor} if option.anchor else slots
 
 

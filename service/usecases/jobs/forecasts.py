@@ -20,7 +20,7 @@ from service.domain.cluster.snapshot import SlotKey, Snapshot
 from service.domain.jobs.job import Job, class_of
 from service.domain.perf.forecast import Z90, Remaining, WorkSource, remaining_of
 from service.domain.perf.scores import error_ratio, inside, score
-from service.domain.policies.framework.policy import keeps_batch
+from service.domain.policies.framework.followed import following
 from service.domain.policies.registry import POLICIES
 from service.usecases.jobs.curves import curve
 from service.usecases.jobs.deadlines import outlook_in
@@ -57,6 +57,7 @@ async def forecast_job(
         predictions=predictions,
         kept=view.progress.forecasts,
         search=view.progress.search,
+        goal_target=view.progress.goal_target,
     )
 
 
@@ -94,11 +95,11 @@ def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]
     if not usable:
         there = ", ".join(round_.scope.capacities) or "none yet"
         found.append(f"no node has {' or '.join(wanted) or 'any slot'}; kinds in this cluster: {there}")
-    most = max(usable.values(), default=0)
+    most = spec.elastic.most_together(usable)
     low, high = spec.elastic.min, spec.elastic.max
     if usable and low > most:
         found.append(
-            f"the job needs at least {low} slots of one kind, but the cluster has {most}: it would wait"
+            f"the job needs at least {low} slots {spec.elastic.kinds_text}, but the cluster has {most}: it would wait"
         )
     elif usable and high > most:
         found.append(
@@ -120,12 +121,12 @@ def alone(snapshot: Snapshot, job: Job) -> Snapshot:
     # During a change, only the slots of ranks that still train count.
     held = [key for key in snapshot.slots_held_by(job.id) if key in running]
     others = {key: holder for key, holder in snapshot.held.items() if holder != job.id}
-    return replace(
+    alone = replace(
         snapshot,
         jobs={job.id: settled_job(job, held)},
         held={**others, **dict.fromkeys(held, job.id)},
-        keeps_batch=keeps_batch(POLICIES.of_setting(snapshot.policy)),
     )
+    return following(alone, POLICIES.of_setting(snapshot.policy))
 
 
 def left_of(job: Job, ended_samples: Sequence[float]) -> Remaining:

@@ -6,13 +6,13 @@ The row of the job must be locked in the same transaction. A use case loads a li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from types import MappingProxyType
 
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
+from service.domain.cluster.spot_rate import TOGETHER
 from service.domain.jobs.job import Allocation, Job
 from service.domain.jobs.records import AllocationRecord
 from service.domain.life.effects import (
@@ -30,6 +30,7 @@ from service.domain.life.effects import (
 from service.domain.life.ends import Aftermath, go_on, has_just_gone
 from service.domain.life.expected_losses import machine_losses_per_h
 from service.domain.life.life import Footprint, HostFacts, Launch, Life
+from service.domain.rental.spot.history import NO_HISTORY, SpotHistory
 from service.usecases.jobs.events import store_event
 from service.usecases.jobs.milestones import scored_forecasts
 from service.usecases.ports.facts import Preempted, WakeUp
@@ -99,16 +100,17 @@ async def load_waiting(
 async def _hosts(tx: Transaction, node_ids: Sequence[str], now: datetime) -> dict[str, HostFacts]:
     nodes = (await tx.nodes.many(node_ids)).values()
     on_spot = [slot.device_kind for node in nodes if node.market is Market.SPOT for slot in node.slots]
-    hazard_per_h = await tx.machines.hazards(set(on_spot), now) if on_spot else {}
-    return {node.id: host_of(node, hazard_per_h) for node in nodes}
+    history = await tx.machines.spot_history(set(on_spot), now) if on_spot else NO_HISTORY
+    return {node.id: host_of(node, history) for node in nodes}
 
 
-def host_of(node: NodeRecord, hazard_per_h: Mapping[str, float] = MappingProxyType({})) -> HostFacts:
+def host_of(node: NodeRecord, history: SpotHistory = NO_HISTORY) -> HostFacts:
     """Return the facts about a node that lives of jobs depend on.
 
-    `hazard_per_h` has the interruptions per hour of its pool, if it is on spot.
+    `history` has the risks of spot machines, if it is on spot.
     """
     kinds = {slot.index: slot.device_kind for slot in node.slots}
+    risk = history.by_machine.get(node.machine_id or "")
     return HostFacts(
         id=node.id,
         name=node.name,
@@ -118,7 +120,10 @@ def host_of(node: NodeRecord, hazard_per_h: Mapping[str, float] = MappingProxyTy
         device_kinds=kinds,
         lost=node.state is NodeState.LOST,
         reclaimed=node.reclaim_at is not None,
-        losses_per_h=machine_losses_per_h(kinds.values(), node.market, hazard_per_h),
+        losses_per_h=machine_losses_per_h(
+            kinds.values(), node.market, history.by_pool, None if risk is None else risk.per_h
+        ),
+        together=TOGETHER if risk is None else risk.together,
     )
 
 

@@ -15,6 +15,7 @@ from service.domain.allocation.decision.plan import Action, Decision, Plan
 from service.domain.allocation.inputs.round import Round
 from service.domain.contention.costs import change_s
 from service.domain.jobs.job import Job, class_of
+from service.domain.jobs.work import worth_of_work
 from service.domain.perf.forecast import forecast
 from service.domain.perf.milestones import reached_milestone, scored
 from service.usecases.jobs.forecasts import left_of
@@ -73,10 +74,10 @@ async def _forecast(
 ) -> KeptForecast | None:
     row, column = at
     table, configurations = round_.estimates.table, round_.columns.by_kind
-    worth = float(table.efficiency[row, column])
-    if not round_.estimates.known[row] or not worth > 0:
+    worth = float(worth_of_work(job, table.efficiency[row, column], table.counted[row, column]))
+    if not round_.estimates.known[row] or not table.efficiency[row, column] > 0:
         return None
-    total_known = job.progress.total_samples is not None
+    total_known = job.progress.work_total is not None
     left = left_of(job, [] if total_known else await tx.round_queries.ended_samples(class_of(job.spec)))
     if not math.isfinite(left.samples[0]):
         return None
@@ -95,7 +96,7 @@ async def _forecast(
         share=share,
         at=now,
         samples=job.progress.samples,
-        device_kind=configurations.kinds[int(configurations.kind[column])],
+        device_kind=configurations.kind_name(int(column)),
         slots=int(configurations.slots[column]),
         time_s=float(expected.time_p50_s[0]),
         time_p90_s=float(expected.time_p90_s[0]),
@@ -107,13 +108,15 @@ async def _forecast(
 
 def _prices(round_: Round, column: int) -> dict[str, float]:
     """Return the price of a slot-hour by device kind: the column's own price for its kind, the lowest price
-    for others.
+    for others. Mixes of kinds have no price of their own.
     """
     configurations = round_.columns.by_kind
+    alone = ~configurations.mixed
     per_slot = configurations.usd_per_h / np.maximum(configurations.slots, 1)
     prices = {
-        kind: float(per_slot[configurations.kind == index].min())
+        kind: float(per_slot[(configurations.kind == index) & alone].min())
         for index, kind in enumerate(configurations.kinds)
-        if (configurations.kind == index).any()
+        if ((configurations.kind == index) & alone).any()
     }
-    return {**prices, configurations.kinds[int(configurations.kind[column])]: float(per_slot[column])}
+    own = {configurations.kinds[int(configurations.kind[column])]: float(per_slot[column])}
+    return {**prices, **own} if alone[column] else prices

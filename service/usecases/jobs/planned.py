@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from headway.contract.spec import JobSpec
-from headway.contract.views.jobs import JobState, Reason
+from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.jobs.job import Job
+from service.domain.perf.goal_target import target_of
 
 _NOT_STORED = "plan"
 
@@ -21,4 +22,5 @@ def planned(spec: JobSpec, now: datetime) -> Job:
         message="",
         submitted_at=now,
         state_since=now,
+        progress=JobProgress(goal_target=target_of(spec.goal)),
     )

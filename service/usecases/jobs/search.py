@@ -12,7 +12,7 @@ from service.domain.jobs.job import Job, size_of
 from service.usecases.jobs.events import record
 from service.usecases.ports.transactions import Transaction
 
-_WORTH_AN_EVENT = ("mode", "phase", "place", "visited", "skipped")
+_WORTH_AN_EVENT = ("mode", "phase", "place", "global_batch", "visited", "shown", "skipped")
 """Fields whose change is worth an event. Figures that move with every measurement are not."""
 
 
@@ -21,7 +21,8 @@ def changed_search(round_: Round, job: Job) -> SearchView | None:
     step = round_.search.steps.get(job.id)
     if step is None:
         return None
-    view, before = search_view(job, step, round_.columns), job.progress.search
+    view = search_view(job, step, round_.columns, round_.search.batches.get(job.id))
+    before = job.progress.search
     if before is not None and all(getattr(view, name) == getattr(before, name) for name in _WORTH_AN_EVENT):
         return None
     return view
@@ -50,11 +51,14 @@ def is_visiting(job: Job) -> bool:
 def awaits_measurement(job: Job) -> bool:
     """Return True if the job's search waits for measurements at the present size, not for slots."""
     search = job.progress.search
-    return is_visiting(job) and search is not None and search.slots == size_of(job.allocation)
+    if search is None or not is_visiting(job) or search.slots != size_of(job.allocation):
+        return False
+    return search.global_batch in {None, job.progress.global_batch}
 
 
 def _message(view: SearchView) -> str:
-    where = f"{view.place}: " if view.place else ""
+    batch = "" if view.global_batch is None else f", batch {view.global_batch:,}"
+    where = f"{view.place}{batch}: " if view.place else ""
     text = f"{where}{view.reason}"
     if view.phase is SearchPhase.SETTLED and view.visited:
         share = f", {view.overhead_share:.1%} of the run" if view.overhead_share is not None else ""

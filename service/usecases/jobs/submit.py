@@ -9,9 +9,10 @@ from datetime import datetime
 from headway.contract.spec import JobSpec, Resize
 from headway.contract.values.devices import KNOWN_DEVICE_KINDS
 from headway.contract.views.forecasts import DeadlineOutlook
-from headway.contract.views.jobs import JobState, Reason
+from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.identity.access import Principal
 from service.domain.jobs.job import Job
+from service.domain.perf.goal_target import target_of
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
 from service.usecases.identity.secrets import check_secrets, credentials_in
 from service.usecases.jobs.deadlines import refusal_of
@@ -60,6 +61,7 @@ async def submit(
         ),
         submitted_at=now,
         state_since=now,
+        progress=JobProgress(goal_target=target_of(spec.goal)),
         traceparent=None if trace is None else trace.traceparent,
     )
     digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
@@ -90,6 +92,8 @@ def _ignored_settings(spec: JobSpec) -> list[str]:
     ignored = {
         "batch.policy adaptive without elastic.resize live": spec.batch.policy == "adaptive"
         and spec.elastic.resize is not Resize.LIVE,
+        "elastic.partial_backprop with elastic.max 1": spec.elastic.min_depth is not None
+        and spec.elastic.max == 1,
         "goal.objective without market mixed": spec.goal.objective != "balanced" and not chooses,
         "goal.search with elastic.resize never": spec.goal.search is not None and not searches,
     }
@@ -106,16 +110,16 @@ def _hints(spec: JobSpec) -> list[str]:
 
 async def check_devices(tx: Transaction, spec: JobSpec) -> None:
     """Raise InvalidField for an unknown device kind: with a typo, the job would wait for ever."""
-    unknown = [kind for kind in spec.resources.devices if kind not in KNOWN_DEVICE_KINDS]
+    named = [("resources.devices", kind) for kind in spec.resources.devices]
+    named += [("elastic.mix", kind) for kind in spec.elastic.mix]
+    unknown = [(field, kind) for field, kind in named if kind not in KNOWN_DEVICE_KINDS]
     if not unknown:
         return
     present = await tx.nodes.device_kinds()
-    for kind in unknown:
+    for field, kind in unknown:
         if kind not in present:
             known = ", ".join(sorted(present)) or "none yet"
-            raise InvalidField(
-                "resources.devices", f"no device kind is called {kind!r}; kinds in this cluster: {known}"
-            )
+            raise InvalidField(field, f"no device kind is called {kind!r}; kinds in this cluster: {known}")
 
 
 async def _check_bundle(tx: Transaction, spec: JobSpec, caller: Principal) -> None:

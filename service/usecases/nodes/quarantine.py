@@ -9,9 +9,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from headway.contract.agents import DEVICE_CPU, SlotInfo
+from headway.contract.agents import SlotInfo
 from headway.contract.health import DeviceFault, DeviceProbed, FaultCause
 from headway.contract.runtime import Progress
+from headway.contract.values.devices import is_cpu
 from headway.contract.views.jobs import Reason
 from service.domain.cluster.snapshot import SlotKey
 from service.domain.jobs.job import Job
@@ -125,9 +126,9 @@ async def note_slow_ranks(
     before = job.progress.slow_ranks
     if not before and not message.rank_sample_s:
         return job
-    members = {one.rank: SlotKey(one.node_id, one.slot) for one in allocation.members}
+    members = {one.rank: one for one in allocation.members}
     paces = [
-        RankPace(members[rank], sample_s)
+        RankPace(SlotKey(members[rank].node_id, members[rank].slot), sample_s, members[rank].device_kind)
         for rank, sample_s in enumerate(message.rank_sample_s)
         if rank in members
     ]
@@ -142,7 +143,7 @@ async def note_slow_ranks(
         if info is not None:
             fault = Fault(
                 cause=FaultCause.SLOW,
-                device_kind=allocation.device_kind,
+                device_kind=info.device_kind,
                 message=f"it takes {slow.times:.1f} times as long per sample as its peers, for "
                 f"{(now - slow.since).total_seconds():.0f} s",
             )
@@ -199,7 +200,7 @@ async def _record_fault(
 ) -> None:
     where = f"slot {info.index} of {node.name}"
     confined = verdict.quarantine
-    what = "core" if info.device_kind == DEVICE_CPU else "device"
+    what = "core" if is_cpu(info.device_kind) else "device"
     await record(
         tx,
         job,

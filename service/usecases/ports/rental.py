@@ -9,9 +9,11 @@ from typing import Protocol, Self
 
 from headway.contract.views.jobs import Page
 from headway.contract.views.machines import MachineView
+from service.domain.cluster.market_limits import MarketLimit
 from service.domain.rental.fleet import Joined
 from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
+from service.domain.rental.spot.history import SpotHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +88,20 @@ class Machines(Protocol):
     async def known(self, provider: str, names: Collection[str]) -> list[Machine]:
         """Return machines by their ids or their provider's names, ended ones included, oldest first."""
 
-    async def hazards(self, kinds: Collection[str], now: datetime) -> dict[str, float]:
-        """Return the interruptions of a spot machine per hour for these device kinds, by the name of the pool."""
+    async def spot_history(self, kinds: Collection[str], now: datetime) -> SpotHistory:
+        """Return the learned risks of spot machines with these device kinds."""
+
+    async def store_market_limits(self, limits: Mapping[str, MarketLimit | None]) -> None:
+        """Store the limits of locked jobs by job id; None removes a limit."""
+
+    async def drop_market_limits(self) -> None:
+        """Remove the limits of all live jobs."""
 
     async def requested_since(self, moment: datetime) -> list[Machine]:
         """Return machines requested since a moment, ended ones included, oldest first."""
+
+    async def views_of(self, machine_ids: Sequence[str], now: datetime) -> list[MachineView]:
+        """Return these machines as the API shows them, by their ids."""
 
     async def views(
         self, now: datetime, *, open_only: bool, limit: int, cursor: str | None

@@ -11,8 +11,11 @@ from typing import Final
 from headway.contract.values.markets import Market
 from headway.contract.views.recommendations import OfferPage, OfferView
 from service.domain.rental.catalogue import BUILT_IN, Catalogue, merged, selected
-from service.domain.rental.hazards import REMEMBERED_H, hazard_counts, with_learned
+from service.domain.rental.machines import Machine
 from service.domain.rental.offers import Offer
+from service.domain.rental.spot.hazards import hazard_counts, with_learned
+from service.domain.rental.spot.observations import REMEMBERED_H
+from service.domain.rental.spot.together import zone_shares
 from service.domain.shared.errors import HeadwayServiceError
 from service.usecases.ports.rental import Provider
 from service.usecases.ports.transactions import Transaction, Transactions
@@ -33,6 +36,11 @@ class OfferBook:
         self._due_at: dict[str, datetime] = {}
         self._notes: dict[str, str] = {}
         self._asking = asyncio.Lock()
+
+    @property
+    def providers(self) -> frozenset[str]:
+        """Names of the providers that machines are rented from."""
+        return frozenset(one.name for one in self._providers)
 
     async def catalogue(self, now: datetime) -> Catalogue:
         """Return the offers that are available now.
@@ -70,7 +78,12 @@ class OfferBook:
 async def with_hazards(tx: Transaction, catalogue: Catalogue, now: datetime) -> Catalogue:
     """Return the catalogue with hazards learned from this cluster's own leases."""
     leases = await tx.machines.requested_since(now - timedelta(hours=REMEMBERED_H))
-    return replace(catalogue, offers=with_learned(catalogue.offers, hazard_counts(leases, now)))
+    return replace(catalogue, offers=learned_offers(catalogue.offers, leases, now))
+
+
+def learned_offers(offers: Sequence[Offer], leases: Sequence[Machine], now: datetime) -> tuple[Offer, ...]:
+    """Return the offers with what leases have shown of interruptions in their places."""
+    return with_learned(offers, hazard_counts(leases, now), now, zone_shares(leases, now))
 
 
 async def list_offers(

@@ -27,9 +27,7 @@ from service.domain.jobs.job import Job, class_of
 from service.domain.perf.forecast import Remaining
 from service.domain.rental import flopp
 from service.domain.rental.catalogue import Catalogue, selected
-from service.domain.rental.offers import Offer
-from service.domain.rental.plans import Architecture, MachineGroup, MachinePlan, PlanLimits, Role
-from service.domain.rental.recommend import (
+from service.domain.rental.decisions.recommend import (
     Goal,
     Need,
     Rated,
@@ -40,8 +38,10 @@ from service.domain.rental.recommend import (
     shape_of,
     shapes_of,
 )
+from service.domain.rental.offers import Offer
+from service.domain.rental.plans import Architecture, MachineGroup, MachinePlan, PlanLimits, Role
 from service.domain.rental.speeds import REFERENCE, Basis, ExpectedSpeed, Given, Shape, speeds_at
-from service.domain.rental.spot import Costs, exposure
+from service.domain.rental.spot.losses import Costs, exposure
 from service.domain.shared.errors import InvalidField
 from service.usecases.jobs.forecasts import left_of, work_of
 from service.usecases.jobs.planned import planned

@@ -21,19 +21,24 @@ from headway.contract.values.markets import Market, pool_name
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import PolicySetting, Snapshot
 from service.domain.life.life import Launch
-from service.domain.policies.framework.policy import Policy, keeps_batch
+from service.domain.policies.framework.followed import following
+from service.domain.policies.framework.policy import Policy
 from service.domain.policies.registry import DEFAULT, Policies
-from service.domain.rental.autoscale import decide_rental_targets
+from service.domain.rental.decisions.renting import decide_renting
 from service.domain.rental.fleet import FleetPlan, Joined, Patience, cooling, given_back, reconcile
-from service.domain.rental.machines import ENDED, Found, Machine, MachineReason, MachineState
+from service.domain.rental.machines import ENDED, Found, Machine, MachineState
 from service.domain.rental.offers import Offer
 from service.domain.rental.rental_targets import Fleet, Release, RentalRules, RentalTarget, RentalTargets
+from service.domain.rental.spot.observations import REMEMBERED_H
+from service.domain.rental.worth.startup import boot_times
 from service.usecases.nodes.commands import set_schedulable
 from service.usecases.nodes.expire import lose_node
 from service.usecases.nodes.join import digest_token, machine_token, node_name_of
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.rental import JoinBy, Provider
 from service.usecases.ports.transactions import Transaction, Transactions
+from service.usecases.rental.market_limits import store_market_limits
+from service.usecases.rental.offers import learned_offers
 from service.usecases.rental.provider_calls import answered, ask_for, tell, terminate
 
 log = structlog.get_logger()
@@ -121,6 +126,8 @@ async def rent(
     all_offers = [offer for name in sorted(offers) for offer in offers[name]]
     async with transactions.begin() as tx:
         unknown = _unknown(await tx.machines.open(), renting, memory)
+        if not renting.providers:
+            await tx.machines.drop_market_limits()
     targets, wanted = RentalTargets(), list[Machine]()
     if renting.providers:
         targets, wanted = await _wanted(transactions, renting, memory, all_offers, now, usd_per_slot_h)
@@ -230,12 +237,13 @@ async def _wanted(
     async with transactions.begin() as tx:
         snapshot = await tx.rounds.snapshot(now(), usd_per_slot_h)
         nodes = await tx.machines.joined()
-        recent = await tx.machines.requested_since(now() - _REMEMBERED)
+        leases = await tx.machines.requested_since(now() - timedelta(hours=REMEMBERED_H))
         machines = await tx.machines.open()
     fleet = Fleet(machines=machines, nodes={machine: node.node_id for machine, node in nodes.items()})
     # Solving is pure computation. It runs in a thread, so that the other loops go on.
-    targets = await asyncio.to_thread(_rental_targets, snapshot, fleet, offers, recent, renting, memory)
+    targets = await asyncio.to_thread(_rental_targets, snapshot, fleet, offers, leases, renting, memory)
     wanted = [_machine_of(target, renting, now()) for target in targets.rent]
+    await store_market_limits(transactions, snapshot.market_limits, targets.market_limits, now())
     if wanted or targets.release:
         async with transactions.begin() as tx:
             await tx.machines.lock_decisions()
@@ -269,15 +277,18 @@ def _rental_targets(
     snapshot: Snapshot,
     fleet: Fleet,
     offers: Sequence[Offer],
-    recent: Sequence[Machine],
+    leases: Sequence[Machine],
     renting: Renting,
     memory: Memory,
 ) -> RentalTargets:
+    offers = learned_offers(offers, leases, snapshot.now)
     hazard_per_h = {**_offered_hazards(offers), **snapshot.hazard_per_h}
+    recent = [one for one in leases if one.requested_at >= snapshot.now - _REMEMBERED]
 
     def decide(setting: PolicySetting, policy: Policy) -> RentalTargets:
-        return decide_rental_targets(
-            replace(snapshot, hazard_per_h=hazard_per_h, policy=setting, keeps_batch=keeps_batch(policy)),
+        decided_on = following(replace(snapshot, hazard_per_h=hazard_per_h, policy=setting), policy)
+        return decide_renting(
+            decided_on,
             fleet,
             offers,
             cooling=cooling(recent, snapshot.now),
@@ -285,6 +296,7 @@ def _rental_targets(
             policy=policy,
             solve=partial(solve, gap=_GAP),
             low_since=memory.low_since,
+            boot_s=boot_times(recent),
         )
 
     targets, failure = renting.policies.run(snapshot.policy, decide)
@@ -306,25 +318,9 @@ def _offered_hazards(offers: Sequence[Offer]) -> dict[str, float]:
 
 
 def _machine_of(target: RentalTarget, renting: Renting, now: datetime) -> Machine:
-    offer, machine_id = target.offer, renting.new_machine_id()
-    return Machine(
-        id=machine_id,
-        provider=offer.provider,
-        region=offer.region,
-        zone=offer.zone,
-        instance_type=offer.instance_type,
-        device_kind=offer.device_kind,
-        slots=offer.devices,
-        market=target.market,
-        usd_per_h=target.usd_per_h,
-        state=MachineState.WANTED,
-        reason=MachineReason.WORTH_IT,
-        message=target.message,
-        join_token_sha256=digest_token(machine_token(renting.join_secret, machine_id)),
-        requested_at=now,
-        state_since=now,
-        min_billed_s=offer.min_billed_s,
-    )
+    machine_id = renting.new_machine_id()
+    digest = digest_token(machine_token(renting.join_secret, machine_id))
+    return target.machine(machine_id, join_token_sha256=digest, now=now)
 
 
 async def _return_machine(tx: Transaction, release: Release, now: datetime) -> None:

@@ -14,5 +14,5 @@ def seen_machines(page: Page[MachineView], seen: frozenset[str] | None) -> Page[
     """
     if seen is None:
         return page
-    items = [one.model_copy(update={"message": _WHY}) for one in page.items]
+    items = [one.model_copy(update={"message": _WHY, "job_id": None}) for one in page.items]
     return page.model_copy(update={"items": items})

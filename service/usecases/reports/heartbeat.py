@@ -18,6 +18,7 @@ from datetime import datetime
 
 import structlog
 
+from service.domain.life.life import Launch
 from service.domain.nodes.silence import SilenceRule
 from service.domain.shared.errors import HeadwayServiceError
 from service.usecases.ports.transactions import Transactions
@@ -44,17 +45,25 @@ class Heartbeats:
     Args:
         transactions: the source of transactions.
         now: the clock of the service.
+        launch: the settings that ranks need.
         usual_s: the report interval of agents in a small cluster.
         silence: the rule for the permitted silence of nodes.
     """
 
     def __init__(
-        self, transactions: Transactions, now: Callable[[], datetime], *, usual_s: float, silence: SilenceRule
+        self,
+        transactions: Transactions,
+        now: Callable[[], datetime],
+        *,
+        launch: Launch,
+        usual_s: float,
+        silence: SilenceRule,
     ) -> None:
         self._nodes = 0
         self._counted_at: datetime | None = None
         self._transactions = transactions
         self._now = now
+        self._launch = launch
         self._usual_s = usual_s
         self._silence = silence
         # Two separate batches: progress reports never delay the renewal of leases.
@@ -88,7 +97,7 @@ class Heartbeats:
 
     async def _ingest(self, reports: Sequence[RoutineReport]) -> Ingested:
         async with self._transactions.begin() as tx:
-            return await ingest_together(tx, reports, self._now())
+            return await ingest_together(tx, reports, self._launch, self._now())
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
 from service.usecases.reports.outputs import record_output
-from service.usecases.reports.training import PendingWrites, may_report
+from service.usecases.reports.training import PendingWrites, end_at_target, may_report
 
 log = structlog.get_logger()
 
@@ -117,6 +117,8 @@ async def _apply_entries(
             life = life.with_job(await pending.add(tx, life.job, one.training, now))
         lives[life.job.id] = life
     await pending.write(tx, now)
+    for job_id in pending.at_target:
+        await end_at_target(tx, lives[job_id].job, launch, now)
 
 
 def _without_recovered(entries: Sequence[RankEntry]) -> list[RankEntry]:

@@ -16,9 +16,11 @@ from headway.contract.runtime import Metrics, Progress
 from service.domain.jobs.job import Job
 from service.domain.jobs.membership import Crew
 from service.domain.jobs.progress import after_message, within_names
-from service.domain.life.life import crew_of
+from service.domain.life.life import Launch, Life, crew_of
+from service.domain.life.targets import finish_at_target
+from service.domain.perf.goal_target import after_report, has_reached
 from service.domain.perf.milestones import reached_milestone
-from service.usecases.jobs.life import load_generations
+from service.usecases.jobs.life import apply, load_generations, load_life
 from service.usecases.jobs.search import awaits_measurement
 from service.usecases.nodes.quarantine import note_slow_ranks
 from service.usecases.ports.facts import WakeUp
@@ -64,12 +66,15 @@ class PendingWrites:
         self._jobs: dict[str, Job] = {}
         self._measured: list[Measured] = []
         self._reported: list[Reported] = []
+        self.at_target: list[str] = []
+        """Jobs that reached their target by these messages. The caller ends them after `write`."""
 
     async def add(self, tx: Transaction, job: Job, message: Progress | Metrics, now: datetime) -> Job:
         """Return the locked job with the message applied to its progress."""
         if isinstance(message, Metrics):
             message = within_names(job.progress, message)
-        before, progress = job.progress, after_message(job.progress, message)
+        before = job.progress
+        progress = after_report(before, after_message(before, message), message)
         if progress != before:
             job = replace(job, progress=progress)
             self._jobs[job.id] = job
@@ -78,6 +83,8 @@ class PendingWrites:
             # A node's clock may be wrong. Values with a time in the future would never be thinned.
             at = min(now, datetime.fromtimestamp(message.at_s, UTC))
             self._reported.append(Reported(job.id, message, at))
+            if has_reached(progress) and not has_reached(before):
+                self.at_target.append(job.id)
             return job
         allocation = await tx.grants.allocation(job.id, message.generation)
         if allocation is not None:
@@ -120,7 +127,15 @@ class Ingested:
     busy: frozenset[str] = frozenset()
 
 
-async def ingest_together(tx: Transaction, reports: Sequence[RoutineReport], now: datetime) -> Ingested:
+async def end_at_target(tx: Transaction, job: Job, launch: Launch, now: datetime) -> Life:
+    """Have a locked job that has reached its target save a checkpoint and end. Return its life."""
+    life = await load_life(tx, job, launch, now)
+    return await apply(tx, life.job, finish_at_target(life))
+
+
+async def ingest_together(
+    tx: Transaction, reports: Sequence[RoutineReport], launch: Launch, now: datetime
+) -> Ingested:
     """Process the reports of several nodes, at most one of each.
 
     Locked nodes and jobs are skipped without waiting. Reports about a locked job may be processed a moment
@@ -139,7 +154,7 @@ async def ingest_together(tx: Transaction, reports: Sequence[RoutineReport], now
         for node_id, messages in fresh.items()
         if all(message.entry.job_id in jobs for message in messages)
     }
-    await _apply_all(tx, jobs, ready, now)
+    await _apply_all(tx, jobs, ready, launch, now)
     acknowledged = {node_id: sent[node_id].acknowledged for node_id in ready if sent[node_id].acknowledged}
     for command in await tx.commands.acknowledge(acknowledged, now):
         tx.tell(command)
@@ -155,7 +170,11 @@ async def ingest_together(tx: Transaction, reports: Sequence[RoutineReport], now
 
 
 async def _apply_all(
-    tx: Transaction, jobs: dict[str, Job], by_node: Mapping[str, Sequence[ReportedEntry]], now: datetime
+    tx: Transaction,
+    jobs: dict[str, Job],
+    by_node: Mapping[str, Sequence[ReportedEntry]],
+    launch: Launch,
+    now: datetime,
 ) -> None:
     """Apply the training messages, given by node, to the locked jobs."""
     messages = [(node_id, one) for node_id, entries in by_node.items() for one in entries]
@@ -170,3 +189,5 @@ async def _apply_all(
         if one.training is not None and may_report(crews[job.id], one, node_id):
             jobs[job.id] = await pending.add(tx, job, one.training, now)
     await pending.write(tx, now)
+    for job_id in pending.at_target:
+        await end_at_target(tx, jobs[job_id], launch, now)

@@ -118,6 +118,9 @@ async def _apply_one(
     plan, now = applying.plan, applying.now
     job = await record_search(tx, plan.round, locked, now)
     job = await keep_forecast(tx, plan, decision, job, applying.columns.get(job.id), now)
+    if decision.kind_speeds:
+        progress = job.progress.model_copy(update={"kind_speeds": dict(decision.kind_speeds)})
+        job = replace(job, progress=progress)
     is_possible = decision.action not in _TAKES_SLOTS or unusable.isdisjoint(_slots(decision.allocation))
     if decision.action is Action.KEEP:
         is_possible = has_other_losses(job, applying.snapshot)
@@ -169,6 +172,7 @@ async def _carry_out(tx: Transaction, applying: Applying, job: Job, decision: De
                 message=decision.message,
                 round_id=applying.round_id,
                 predicted=_prediction(decision),
+                global_batch=decision.global_batch,
             )
         case Action.WAIT:
             return None
@@ -194,7 +198,7 @@ def _change(applying: Applying, decision: Decision, target: Allocation) -> Chang
         reason=decision.reason,
         message=decision.message,
         round_id=applying.round_id,
-        global_batch=decision.global_batch if decision.action is Action.ADAPT else None,
+        global_batch=decision.global_batch,
         predicted=_prediction(decision) if decision.action is Action.CHANGE else None,
     )
 
@@ -217,7 +221,9 @@ async def _with_new_slots(tx: Transaction, applying: Applying, life: Life, decis
         return None
     life = life.with_grant(newcomers)
     in_place = prepare(life, _change(applying, decision, target)) if job.live else None
-    return in_place or vacate(life, target, reason=decision.reason, message=decision.message)
+    return in_place or vacate(
+        life, target, reason=decision.reason, message=decision.message, global_batch=decision.global_batch
+    )
 
 
 async def _unusable_slots(tx: Transaction, decisions: Sequence[Decision]) -> frozenset[SlotKey]:

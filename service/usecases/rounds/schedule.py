@@ -18,7 +18,8 @@ from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import PolicySetting, Snapshot
 from service.domain.life.life import Launch
 from service.domain.policies.framework.checked import PolicyFailed
-from service.domain.policies.framework.policy import Policy, keeps_batch
+from service.domain.policies.framework.followed import following
+from service.domain.policies.framework.policy import Policy
 from service.domain.policies.registry import POLICIES, Policies
 from service.garbage import paused_collector
 from service.usecases.nodes.commands import finish_drain
@@ -115,7 +116,7 @@ def _decide(
 
     def decide_with(setting: PolicySetting, policy: Policy) -> _Decided:
         began_s = clock_s()
-        round_ = build_round(replace(snapshot, policy=setting, keeps_batch=keeps_batch(policy)))
+        round_ = build_round(following(replace(snapshot, policy=setting), policy))
         built_s = clock_s()
         follows, state = advanced(policy, round_)
         gap = 0.0 if len(round_.jobs) <= EXACT_UP_TO else GAP

@@ -154,8 +154,12 @@ def masked(snapshot: Snapshot, seen: frozenset[str] | None) -> Snapshot:
             spec = job.spec.model_copy(update={"name": f"job {number} of another project"})
             jobs[job.id] = replace(job, spec=spec)
     shown = replace(snapshot, jobs=jobs)
-    of_classes = _by_masked_class(snapshot, shown, snapshot.class_measurements)
-    return replace(shown, class_measurements={**snapshot.class_measurements, **of_classes})
+    measured, losses = snapshot.class_measurements, snapshot.loss_histories
+    return replace(
+        shown,
+        class_measurements={**measured, **_by_masked_class(snapshot, shown, measured)},
+        loss_histories={**losses, **_by_masked_class(snapshot, shown, losses)},
+    )
 
 
 def _by_masked_class(

@@ -7,6 +7,7 @@ the step). So the parameters alone prove how often each sample was trained, and 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 import torch
@@ -25,18 +26,35 @@ class Counts(torch.nn.Module):
         return self.counts[indices]
 
 
+class SlowState:
+    """An object whose state takes `seconds` to read, so that a save pauses training for at least as long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def state_dict(self) -> dict[str, float]:
+        time.sleep(self.seconds)
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.seconds = state["seconds"]
+
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--samples", type=int, default=50)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--max-local", type=int)
 parser.add_argument("--collective")
+parser.add_argument("--state-s", type=float, default=0.0)
+parser.add_argument("--until")
 parser.add_argument("--result", type=Path, required=True)
 options = parser.parse_args()
 
 run = headway.init(timeout_s=30, collective=options.collective)
 model = Counts(options.samples)
-wrapped, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+slow = [SlowState(options.state_s)] if options.state_s else []
+wrapped, optimizer, *_ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0), *slow)
 loader = run.loader(
     TensorDataset(torch.arange(options.samples)),
     global_batch=options.batch,
@@ -44,7 +62,7 @@ loader = run.loader(
     seed=7,
 )
 faults = Faults(run)
-for epoch in run.epochs(options.epochs):
+for epoch in run.epochs(options.epochs, until=options.until):
     for (indices,) in loader:
         loss = wrapped(indices).mean()
         optimizer.zero_grad()

@@ -14,7 +14,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.contract.agents import (
-    DeviceHealth,
     Holding,
     RankExited,
     RankMessage,
@@ -25,7 +24,7 @@ from headway.contract.agents import (
     StartFailed,
     StopCommand,
 )
-from headway.contract.health import DeviceFault, FaultCause
+from headway.contract.health import DeviceFault, DeviceHealth, FaultCause
 from headway.errors import HeadwayError
 from headway.exposing import Bind, Listener, listen
 from worker_agent.host.folders import StateFolder, boot_s, write_json

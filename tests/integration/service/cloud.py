@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from service.domain.rental.machines import Found, Machine
 from service.domain.rental.offers import Offer
@@ -37,6 +38,18 @@ class Instance:
             billed_to=self.ended,
             message=self.message,
         )
+
+
+def small_offer(seen_at: datetime, **fields: Any) -> Offer:
+    """Machines with two slots on both markets, or with other `fields`."""
+    usual: dict[str, Any] = {
+        "instance_type": "small",
+        "devices": 2,
+        "spot_usd_per_h": 0.12,
+        "on_demand_usd_per_h": 0.4,
+        "min_billed_s": 0.0,
+    }
+    return Offer(provider="cloud", region="here", device_kind="cpu", seen_at=seen_at, **{**usual, **fields})
 
 
 @dataclass

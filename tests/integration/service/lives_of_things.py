@@ -14,11 +14,10 @@ from headway.contract.views.simulations import SimulationRequest, SimulationResu
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.policies.registry import POLICIES
 from service.domain.rental.fleet import Patience
-from service.domain.rental.offers import Offer
 from service.domain.rental.rental_targets import RentalRules
 from service.usecases.ports.simulations import OnProgress
 from service.usecases.rental.rent import Memory, Renting, rent
-from tests.integration.service.cloud import Cloud
+from tests.integration.service.cloud import Cloud, small_offer
 from tests.integration.service.conftest import JOIN_TOKEN, Agent, join_body
 from tests.integration.service.crashing import World
 from tests.integration.service.lives import Hand, ask, join, state, turn
@@ -149,19 +148,7 @@ class MortalCloud(Cloud):
 async def rented(world: World) -> None:
     """A machine is rented for a job, joins, runs it, idles and is given back."""
     cloud = MortalCloud(world.clock.now, step=world.mortal.step)
-    cloud.sells.append(
-        Offer(
-            provider="cloud",
-            region="here",
-            instance_type="small",
-            device_kind="cpu",
-            devices=1,
-            spot_usd_per_h=0.12,
-            on_demand_usd_per_h=0.4,
-            min_billed_s=0.0,
-            seen_at=world.clock.now(),
-        )
-    )
+    cloud.sells.append(small_offer(world.clock.now(), devices=1))
     renting = Renting(
         providers=[cloud],
         rules=RentalRules(idle_s=0.0),

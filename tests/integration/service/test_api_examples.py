@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest_asyncio
 from jsonschema import Draft202012Validator
 
 from service.api.http.document import examples
+from service.domain.rental.offers import Offer
 from tests.integration.service.cast import Cast
-from tests.integration.service.conftest import Harness, join_body
+from tests.integration.service.cloud import Cloud
+from tests.integration.service.conftest import Harness, harness_of, join_body, make_settings
 
 FILE = Path(__file__).parents[3] / "service" / "api" / "examples.json"
 SPEC = {
@@ -76,6 +81,23 @@ AFTER: list[Step] = [
     ("release_slot", "POST", "/nodes/alpha/slots/1/release", None),
     ("drain_node", "POST", "/nodes/alpha/drain", None),
     ("list_machines", "GET", "/machines", None),
+    (
+        "lease_machines",
+        "POST",
+        "/jobs/digits/machines",
+        {
+            "groups": [
+                {
+                    "provider": "cloud",
+                    "region": "us-east-1",
+                    "instance_type": "g4dn.xlarge",
+                    "market": "spot",
+                    "machines": 2,
+                }
+            ],
+            "max_usd_per_h": 0.35,
+        },
+    ),
     ("list_offers", "GET", "/offers", None),
     (
         "recommend",
@@ -125,6 +147,28 @@ def short(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: WITHHELD.get(name) or short(one) for name, one in value.items()}
     return value
+
+
+@pytest_asyncio.fixture
+async def harness(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Harness]:
+    """A service that rents machines of one type."""
+    seen_at = datetime(2026, 11, 1, tzinfo=UTC)
+    cloud = Cloud(lambda: seen_at)
+    cloud.sells.append(
+        Offer(
+            provider="cloud",
+            region="us-east-1",
+            instance_type="g4dn.xlarge",
+            device_kind="t4",
+            devices=1,
+            spot_usd_per_h=0.16,
+            on_demand_usd_per_h=0.53,
+            seen_at=seen_at,
+        )
+    )
+    settings = make_settings(database_url, redis_url, f"file://{tmp_path}/storage")
+    async with harness_of(settings, providers=[cloud]) as made:
+        yield made
 
 
 async def try_all(harness: Harness, steps: list[Step]) -> dict[str, dict[str, Any]]:

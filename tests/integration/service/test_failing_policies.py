@@ -16,11 +16,10 @@ from headway.contract.views.jobs import JobState
 from service.domain.policies.fifo import Fifo
 from service.domain.policies.framework.parameter import parameter
 from service.domain.policies.registry import POLICIES, Policies
-from service.domain.rental.offers import Offer
 from service.extending import Choices, Policy, RoundHistory, RoundInput, Solve
 from service.main import wall_now
 from service.settings import RentalSettings
-from tests.integration.service.cloud import Cloud
+from tests.integration.service.cloud import Cloud, small_offer
 from tests.integration.service.conftest import harness_of, make_settings
 from tests.integration.service.test_life_of_a_job import start
 
@@ -138,17 +137,7 @@ async def test_renting_follows_the_default_policy_while_the_chosen_one_fails(
     urls: tuple[str, str, str],
 ) -> None:
     cloud = Cloud(wall_now)
-    cloud.sells.append(
-        Offer(
-            provider="cloud",
-            region="here",
-            instance_type="small",
-            device_kind="cpu",
-            devices=2,
-            on_demand_usd_per_h=0.4,
-            seen_at=wall_now(),
-        )
-    )
+    cloud.sells.append(small_offer(wall_now(), spot_usd_per_h=None))
     settings = make_settings(*urls, rental=RentalSettings(providers=("cloud",), public_url="http://headway"))
     async with harness_of(settings, policies=KNOWN, providers=[cloud]) as harness:
         await harness.client.put("/api/v1/cluster", json={"policy": "raises"})

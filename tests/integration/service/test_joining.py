@@ -202,3 +202,11 @@ async def test_a_job_with_an_image_waits_for_a_host_with_a_container_engine(harn
     page = (await harness.client.get("/nodes/beta")).text
     assert "<dt>Containers</dt><dd>Podman" in page
     assert "it takes no job with an image" in (await harness.client.get("/nodes/alpha")).text
+
+
+@pytest.mark.parametrize("what", ["credentials", "storage", "reports"])
+async def test_no_node_has_a_nul_in_its_id(harness: Harness, what: str) -> None:
+    found = await harness.client.post(
+        f"/api/v1/agents/n%00/{what}", headers={"Authorization": "Bearer x"}, json={}
+    )
+    assert found.status_code == 422

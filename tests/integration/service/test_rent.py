@@ -22,14 +22,13 @@ from service.domain.nodes.silence import SilenceRule
 from service.domain.policies.registry import POLICIES
 from service.domain.rental.fleet import Patience, not_launched
 from service.domain.rental.machines import Found, MachineReason
-from service.domain.rental.offers import Offer
 from service.domain.rental.rental_targets import RentalRules
 from service.domain.shared.errors import NoCapacity, ProviderRefused, Superseded, Unavailable
 from service.usecases.nodes.expire import expire_nodes
 from service.usecases.ports.rental import JoinBy
 from service.usecases.rental.provider_calls import ask_for
 from service.usecases.rental.rent import Memory, Renting, RentResult, rent
-from tests.integration.service.cloud import Cloud, Crash, Instance
+from tests.integration.service.cloud import Cloud, Crash, Instance, small_offer
 from tests.integration.service.conftest import JOIN_TOKEN, Agent, Harness, join_body, run_of
 
 NUMBERS = itertools.count()
@@ -86,9 +85,9 @@ class Stage:
             "/api/v1/agents", json=body, headers={"Authorization": f"Bearer {rented.join.token}"}
         )
 
-    async def joins(self, instance: Instance) -> Agent:
+    async def joins(self, instance: Instance, **changes: Any) -> Agent:
         """The instance's agent joins."""
-        response = await self.ask_to_join(instance)
+        response = await self.ask_to_join(instance, **changes)
         assert response.status_code == 201, response.text
         reply = JoinReply.model_validate_json(response.content)
         return Agent(self.harness.client, self.harness.service.redis, instance.join.node_name, reply)
@@ -104,19 +103,7 @@ class Stage:
 @pytest.fixture
 def stage(harness: Harness) -> Stage:
     cloud = Cloud(harness.clock.now)
-    cloud.sells.append(
-        Offer(
-            provider="cloud",
-            region="here",
-            instance_type="small",
-            device_kind="cpu",
-            devices=2,
-            spot_usd_per_h=0.12,
-            on_demand_usd_per_h=0.4,
-            min_billed_s=0.0,
-            seen_at=harness.clock.now(),
-        )
-    )
+    cloud.sells.append(small_offer(harness.clock.now()))
     return Stage(harness, cloud)
 
 

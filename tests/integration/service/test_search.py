@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from headway.contract.agents import BatchOrder
 from headway.contract.views.forecasts import ForecastView, SearchPhase, SearchView
 from headway.contract.views.jobs import JobState
 from service.usecases.ports.facts import WakeUp
@@ -152,3 +153,68 @@ async def test_forecasts_are_kept_at_their_marks_and_scored_at_the_end(
             if one.name.endswith("_count")
         }
         assert counts == {("time", "0"): 0, ("time", "0.1"): 1, ("cost", "0"): 0, ("cost", "0.1"): 1}
+
+
+ADAPTIVE = {"policy": "adaptive", "global": 64, "max_global": 256, "lr_rule": "adascale"}
+
+
+async def trained_at(cast: Cast, generation: int, batch: int, speed: float) -> None:
+    """Report 100 steps with a gradient noise scale of 64 samples."""
+    noise = {"gradient_sqr": 1.0, "gradient_var": 64.0, "max_global_batch": 256, "total_samples": 10**8}
+    await cast.trained((1, 0), generation, batch, speed, **noise)
+
+
+async def test_a_partial_search_visits_the_extreme_batches_in_place(harness: Harness) -> None:
+    cast = Cast(harness)
+    await cast.join(a=1)
+    await cast.begin(1, batch=ADAPTIVE, elastic={"max": 1}, goal={"search": "partial", "objective": "time"})
+    await trained_at(cast, 1, 64, 1000.0)
+    await cast.turn()
+    seen = await search(cast)
+    assert (seen.phase, seen.slots, seen.global_batch) == (SearchPhase.VISITING, 1, 256)
+    assert (seen.visited, seen.visits) == (1, 2), "not 128, which lies between"
+    assert cast.orders(2)["a"].batch == BatchOrder(global_batch=256)
+    (event,) = [one for one in await cast.events("search") if one["data"]["visited"] == 1]
+    assert "batch 256: visit 2 of 2" in event["message"]
+
+    await cast.switch(2)
+    said = {"samples": 64_000, "global_batch": 256, "lr_factor": 1.5, "cause": "ordered by the service"}
+    await cast.say((1, 0), "batch_changed", 2, **said)
+    # A sample makes 128 / 320 of the progress: 1,500 samples per second are worth 600 of the smaller batch.
+    await trained_at(cast, 2, 256, 1500.0)
+    await cast.turn()
+    seen = await search(cast)
+    assert (seen.phase, seen.global_batch, seen.visited, seen.skipped) == (SearchPhase.SETTLED, 64, 2, 0)
+    assert cast.orders(3)["a"].batch == BatchOrder(global_batch=64)
+
+
+async def test_runs_of_its_class_shorten_the_search_of_a_job(harness: Harness) -> None:
+    cast = Cast(harness)
+    await cast.join(a=2)
+    await begin(cast, objective="time")
+    await measure(cast, 1, 0.1)
+    await cast.turn()
+    await cast.ready((2, 1))
+    await cast.switch(2)
+    await measure(cast, 2, 0.2, samples=4_000)
+    await cast.turn()
+    assert ((await search(cast)).visited, (await search(cast)).shown) == (2, 0)
+    await cast.harness.post("jobs/job/cancel")
+    await cast.deliver()
+    await cast.stopped(1, 2, 3)
+    assert (await cast.job()).state is JobState.CANCELLED
+
+    second = Cast(harness)
+    second.agents, second.told = cast.agents, {"a": []}
+    spec = {"elastic": {"min": 1, "max": 2}, "batch": {"global": 32}}
+    await harness.submit("job-2", **spec, goal={"search": "full", "objective": "time"})
+    await second.turn()
+    (run,) = second.started(1, "job-2").values()
+    await second.news("a", second.entry(run.generation, "ranks_started", how="zygote"))
+    await second.say((1, 0), "first_step", 1, samples=32, live=True)
+    await measure(second, 1, 0.1)
+    await second.turn()
+    found = (await second.job("job-2")).progress.search
+    assert found is not None
+    assert (found.phase, found.slots) == (SearchPhase.SETTLED, 1)
+    assert (found.visited, found.shown, found.visits, found.skipped) == (1, 1, 2, 0)

@@ -174,7 +174,7 @@ async def test_together_comes_to_the_same_as_one_by_one(
             assert quick is not None
             news.append(quick)
         async with database.begin() as tx:
-            taken = (await ingest_together(tx, news, now)).nodes
+            taken = (await ingest_together(tx, news, harness.service.launch, now)).nodes
         assert taken == {other.joined.node_id for other, _ in together}
     one_by_one = await outcome(harness, alone)
     assert all(one_by_one), "there was something of everything"

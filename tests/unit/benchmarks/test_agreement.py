@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,11 +29,15 @@ def seen(
     submitted_s: float,
     trained_s: float,
     finished_s: float,
-    step_s: Mapping[int, float],
+    step_s: Mapping[int, float] | Mapping[tuple[int, int], float],
     *events: tuple[float, str, dict[str, Any]],
     released_s: tuple[float, ...] = (),
+    noise_scale: float | None = None,
 ) -> FinishedJob:
-    spec = JobSpec.model_validate({"name": name, "run": "python x.py", "elastic": {"min": 1, "max": 2}})
+    batch = {} if noise_scale is None else {"policy": "adaptive", "global": BATCH, "max_global": 2 * BATCH}
+    spec = JobSpec.model_validate(
+        {"name": name, "run": "python x.py", "elastic": {"min": 1, "max": 2}, "batch": batch}
+    )
     samples = BATCH * STEPS
     return FinishedJob(
         job=JobView(
@@ -71,7 +77,8 @@ def seen(
             for number, (at_s, kind, data) in enumerate(events)
         ),
         trained_at=at(trained_s),
-        step_s=step_s,
+        step_s={one if isinstance(one, tuple) else (one, BATCH): taken_s for one, taken_s in step_s.items()},
+        noise_scale=noise_scale,
         released_at=tuple(map(at, released_s)),
     )
 
@@ -134,3 +141,29 @@ def test_a_run_that_took_longer_disagrees() -> None:
     found = agreement(run_of(late))
     assert found["worst_error"] == pytest.approx(10.0 / 20.75, abs=1e-3)
     assert found["average_error"] == found["worst_error"]
+
+
+def test_a_job_that_adapts_its_batch_has_the_measured_stages() -> None:
+    """A step takes 20 ms and 5 ms for each sample of a slot; only two points of the line were measured."""
+    adaptive = seen(
+        "adaptive", 0.0, 20.0, 20.25, {(1, 16): 0.1, (1, 32): 0.18}, *STARTS, noise_scale=math.inf
+    )
+    (application,) = world_of(run_of(adaptive)).applications
+    assert application.steps is not None
+    stages = application.steps.stages
+    assert stages is not None
+    assert stages.batch.tolist() == [16, 32]
+    assert stages.step_s.tolist() == [[pytest.approx([0.1, 0.06]), pytest.approx([0.18, 0.1])]]
+    assert application.goodput.tolist() == [pytest.approx([32 / 0.18, 32 / 0.1])]
+    assert application.steps.global_batch.tolist() == [[32, 32]]
+
+
+def test_a_replay_climbs_as_the_run_did() -> None:
+    """Of 3,200 samples 1,600 are trained in 100 steps of 16, and the others in 50 steps of 32."""
+    batches = {(1, 16): 0.1, (1, 32): 0.18}
+    end_s = 0.6 - 0.1 + 100 * 0.1 + 0.25
+    one = seen("adaptive", 0.0, end_s - 0.25, end_s, batches, *STARTS, noise_scale=math.inf)
+    progress = one.job.progress.model_copy(update={"total_samples": 3200})
+    one = replace(one, job=one.job.model_copy(update={"progress": progress}))
+    found = agreement(run_of(one))
+    assert found["simulated_s"]["adaptive"] == pytest.approx(0.5 + 100 * 0.1 + 50 * 0.18 + 0.25, abs=1e-3)

@@ -16,7 +16,18 @@ from benchmarks.rental import (
     result_of,
     row_of,
 )
-from benchmarks.rental_market import LAUNCH_S, Outcome, Prices, Rule, Work, Zones, play
+from benchmarks.rental_market import (
+    LAUNCH_S,
+    STEP_S,
+    OptionalChange,
+    Outcome,
+    Prices,
+    Rule,
+    Scene,
+    Work,
+    Zones,
+    play,
+)
 from service.simulation.model.profiles import data_folder
 from service.simulation.model.world import BadInput
 
@@ -74,6 +85,35 @@ def test_with_spot_all_the_time_the_mixed_rule_pays_spot() -> None:
     found = played(Mixed(), market(4))
     assert found.time_s == pytest.approx(WORK.on_demand_s, rel=0.01)
     assert found.usd < 0.15 * played(OnDemand(), market(4)).usd
+
+
+class Asks(OnDemand):
+    """Four spot machines all the time. It notes how many it could request."""
+
+    def __init__(self, *, knows_market: bool) -> None:
+        self.knows_market = knows_market
+        self.requestable: list[int] = []
+
+    def wish(self, scene: Scene) -> OptionalChange:
+        self.requestable.append(scene.spot_requestable)
+        return OptionalChange(on_demand=0, spot=4)
+
+
+def test_a_service_does_not_ask_again_before_the_backoff_of_its_launches_is_over() -> None:
+    """It asks at 0, 30, 90 and 210 s: the backoff is 30 s, then 60, then 120."""
+    rule = Asks(knows_market=False)
+    played(rule, market(0))
+    assert STEP_S == 30
+    assert rule.requestable[:8] == [4, 4, 0, 4, 0, 0, 0, 4]
+    rival = Asks(knows_market=True)
+    played(rival, market(0))
+    assert set(rival.requestable) == {4}
+
+
+def test_a_success_ends_the_backoff_and_a_part_of_the_machines_is_taken() -> None:
+    rule = Asks(knows_market=False)
+    played(rule, market(0, 2, 4, gap_s=30.0))
+    assert rule.requestable[:4] == [4, 4, 2, 4], "two machines at 30 s, and 60 s until the next attempt"
 
 
 def test_a_trace_of_one_instance_is_one_of_a_smaller_request() -> None:

@@ -32,7 +32,7 @@ def test_a_good_file_is_a_spec():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (GOOD + "  mix: 1\n", "job.yaml:6: elastic.mix: there is no such field; did you mean `min`?"),
+        (GOOD + "  mn: 1\n", "job.yaml:6: elastic.mn: there is no such field; did you mean `min`?"),
         (GOOD + "maximum: 1\n", "job.yaml:6: maximum: there is no such field; there are batch, "),
         (
             GOOD + "grace_s: 1\n",

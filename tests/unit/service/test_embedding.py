@@ -12,7 +12,7 @@ import pytest
 
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.registry import POLICIES
-from service.embedding import JobArrays, PolicyResult, Problem, Row, choose, solve
+from service.embedding import FinishedArrays, Guarantees, JobArrays, PolicyResult, Problem, Row, choose, solve
 
 PAGE = (Path(__file__).parents[3] / "docs" / "embedding.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -38,11 +38,12 @@ def test_the_page_shows_the_whole_front_door() -> None:
     named = set(re.findall(r"`([\w-]+)`", PAGE))
     assert set(inspect.signature(choose).parameters) - {"policy", "jobs"} <= named
     assert POLICIES.keys() <= named
+    assert FinishedArrays.__annotations__.keys() | Guarantees.__annotations__.keys() <= named
     assert {one.name for one in fields(PolicyResult)} <= named
 
 
 def test_every_array_of_a_round_can_be_given() -> None:
-    own = {"configurations", "rows", "goodput"}
+    own = {"configurations", "rows", "goodput", "finished"}
     assert {one.name for one in fields(RoundInput)} - own == JobArrays.__annotations__.keys()
 
 
@@ -111,6 +112,15 @@ def test_what_was_given_is_not_changed() -> None:
         ({"served_s": np.ones(3)}, r"served_s has the shape \(3,\); give it \(3, 2\)"),
         ({"ages": [1, 2, 3]}, "there is no job array 'ages'; use one of allowed, "),
         ({"parameters": {"speed": 1}}, "no parameter 'speed'"),
+        (
+            {"finished": {"job_class": [0], "time": [1.0]}},
+            "no array of ended jobs 'time'; use one of job_class",
+        ),
+        ({"finished": {"job_class": [0], "work": [1.0, 2.0]}}, r"work of ended jobs has the shape \(2,\)"),
+        ({"finished": {"job_class": 0}}, "give one class for each"),
+        ({"guarantees": {"min_s": 5.0}}, "no guarantee 'min_s'; use one of run_s"),
+        ({"guarantees": {}, "seats": -1}, "give either guarantees"),
+        ({"done": [-1.0, 0.0, 0.0]}, r"done\[0\] is -1"),
         ({"rows": [Row(name="cap", capacity=np.nan, demand=np.ones(3))]}, "capacity of row 'cap'"),
         ({"rows": [Row(name="cap", capacity=1.0, demand=np.ones(2))]}, "demand of row 'cap' has the shape"),
     ],
@@ -135,3 +145,53 @@ def test_the_solver_can_be_used_alone() -> None:
     solution = solve(problem, gap=0.0)
     assert solution.chosen.tolist() == [0, 1]
     assert solution.objective == pytest.approx(12.0)
+
+
+ONE_SLOT = {"goodput": [[1.0], [1.0]], "slots": [1], "kind": [0], "capacity": [1]}
+"""Two equal jobs that compete for a slot."""
+
+
+@pytest.mark.parametrize(("work", "winner"), [((100.0, 4000.0), 0), ((4000.0, 100.0), 1)])
+def test_the_job_whose_class_is_short_goes_first(work: tuple[float, float], winner: int) -> None:
+    finished: FinishedArrays = {"job_class": [0, 1], "work": work, "run_s": work}
+    result = choose("goodput", **ONE_SLOT, job_class=[0, 1], done=0.0, finished=finished)
+    assert np.flatnonzero(result.choices >= 0).tolist() == [winner]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"fifo"}))
+def test_with_guarantees_minimums_precede_surplus_except_where_nobody_is_stopped(policy: str) -> None:
+    table = [[10.0, 18.0], [1.0, 1.1]]
+    known = {
+        "slots": [1, 2],
+        "kind": [0, 0],
+        "capacity": [2],
+        "current": [1, -1],
+        "age_s": 900.0,
+        "change_s": 0.0,
+    }
+    result = choose(policy, goodput=table, **known, guarantees={}, requested_slots=1)
+    assert result.choices.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("guarantees", "holder"),
+    [
+        ({"run_s": [59.0, 0.0]}, 0),
+        ({"run_s": [61.0, 0.0]}, 1),
+        ({"run_s": [61.0, 0.0], "min_run_s": 300.0}, 0),
+        ({"run_s": [59.0, 0.0], "priority": [0.0, 1.0]}, 1),
+    ],
+)
+def test_a_run_lasts_for_its_minimum_and_then_yields_to_the_better_job(
+    guarantees: Guarantees, holder: int
+) -> None:
+    known = {"current": [0, -1], "weight": [1.0, 9.0], "change_s": 0.0, "age_s": 100.0}
+    result = choose("goodput", **ONE_SLOT, **known, guarantees=guarantees)
+    assert result.choices[holder] == 0
+
+
+def test_a_job_that_waited_long_enough_gets_its_turn() -> None:
+    known = {"current": [0, -1], "weight": [1e6, 1.0], "age_s": [9000.0, 2000.0], "change_s": 0.0}
+    assert choose("goodput", **ONE_SLOT, **known, guarantees={}).choices.tolist() == [-1, 0]
+    patient = choose("goodput", **ONE_SLOT, **known, guarantees={"max_wait_s": 2001.0})
+    assert patient.choices.tolist() == [0, -1]

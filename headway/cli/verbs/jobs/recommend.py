@@ -11,9 +11,18 @@ from pydantic import ValidationError
 from headway import jobfile
 from headway.cli.context import Format, JobFile, Output, OwnProject, Replacements, invalid, of
 from headway.cli.render import rental as render_rental
+from headway.cli.verbs.cluster.machines import machines_table
+from headway.client.client import Client
 from headway.contract.spec import JobSpec
 from headway.contract.values.markets import Market
-from headway.contract.views.recommendations import Objective, RecommendationRequest, SpeedHint
+from headway.contract.views.jobs import Page
+from headway.contract.views.machines import LeaseGroup, LeaseRequest, MachineView
+from headway.contract.views.recommendations import (
+    Objective,
+    RecommendationRequest,
+    RecommendationView,
+    SpeedHint,
+)
 from headway.errors import HeadwayError
 
 _Speed = Annotated[
@@ -26,15 +35,22 @@ _Samples = Annotated[
     float | None,
     typer.Option(min=1, metavar="N", help="samples that the job trains on, if unknown to the service"),
 ]
+_Ranking = Annotated[
+    Objective | None,
+    typer.Option(help="ranking of the plans; default: the job file's goal. flopp: as DeepVM"),
+]
+_Rent = Annotated[
+    bool, typer.Option("--rent", help="rent a plan for the submitted job of this name, until it ends")
+]
+_Plan = Annotated[int, typer.Option(min=1, metavar="N", help="the plan to rent: its row, from 1")]
+_Limit = Annotated[int, typer.Option(min=1, max=200, help="show the best N plans and the Pareto front")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="rent without asking")]
 
 
 def recommend(
     context: typer.Context,
     file: JobFile,
-    objective: Annotated[
-        Objective | None,
-        typer.Option(help="ranking of the plans; default: the job file's goal. flopp: as DeepVM"),
-    ] = None,
+    objective: _Ranking = None,
     max_usd_per_h: Annotated[
         float | None, typer.Option(metavar="USD", help="limit on the dollars per hour of a plan")
     ] = None,
@@ -55,16 +71,17 @@ def recommend(
     ] = None,
     provider: Annotated[str | None, typer.Option(help="only offers of this provider")] = None,
     region: Annotated[str | None, typer.Option(help="only offers in this region or zone")] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=200, help="show the best N plans and the Pareto front")
-    ] = 10,
+    limit: _Limit = 10,
+    rent: _Rent = False,
+    plan: _Plan = 1,
+    yes: _Yes = False,
     set_: Replacements = None,
     project: OwnProject = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Recommend machines to rent for a job, with time and cost to completion. Nothing is rented.
+    """Recommend machines to rent for a job, with time and cost to completion, and rent them with --rent.
 
-    Examples: headway recommend job.yaml --objective cost;
+    Examples: headway recommend job.yaml --objective cost; headway recommend job.yaml --rent --plan 2;
     headway recommend job.yaml --objective flopp --max-usd-per-h 3
     """
     cli = of(context)
@@ -84,7 +101,30 @@ def recommend(
     )
     with cli.connect_in(project) as client:
         view = client.recommend(request)
-    cli.show(output, view, render_rental.recommendation_page(view))
+        if not rent or output is Format.TABLE:
+            cli.show(output, view, render_rental.recommendation_page(view))
+        if rent:
+            leased = _rent(client, view, plan, yes=yes)
+            cli.show(output, leased, machines_table(leased.items))
+
+
+def _rent(client: Client, view: RecommendationView, number: int, *, yes: bool) -> Page[MachineView]:
+    """Rent a plan for the job of the recommendation, after a confirmation."""
+    if number > len(view.plans):
+        raise HeadwayError(
+            f"There is no plan {number}: {len(view.plans)} were found.", "Choose another row with --plan N."
+        )
+    chosen = view.plans[number - 1]
+    request = LeaseRequest(
+        groups=[LeaseGroup(**one.model_dump(include=set(LeaseGroup.model_fields))) for one in chosen.groups],
+        max_usd_per_h=chosen.usd_per_h,
+    )
+    if not yes:
+        question = (
+            f"Rent {render_rental.machines_of(chosen)} for {view.name} at ${chosen.usd_per_h:,.4g} an hour?"
+        )
+        typer.confirm(question, abort=True, err=True)
+    return client.lease(view.name, request)
 
 
 def offers(

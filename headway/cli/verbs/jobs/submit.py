@@ -60,14 +60,14 @@ def too_large_for(client: Client, spec: JobSpec) -> str:
     slots_of: Counter[str] = Counter()
     for one in kinds:
         slots_of[one.device_kind] += one.in_service
-    usable = [count for kind, count in slots_of.items() if not wanted or kind in wanted]
-    if max(usable, default=0) >= spec.elastic.min:
+    usable = {kind: count for kind, count in slots_of.items() if not wanted or kind in wanted}
+    if spec.elastic.most_together(usable) >= spec.elastic.min:
         return ""
     there = ", ".join(f"{count} {kind}" for kind, count in slots_of.items() if count) or "none yet"
     kind = f" ({' or '.join(wanted)})" if wanted else ""
     slots = "1 slot" if spec.elastic.min == 1 else f"{spec.elastic.min} slots"
     return (
-        f"needs at least {slots} of one kind{kind}, and the slots in service are: {there}. It waits until there are more. "
+        f"needs at least {slots} {spec.elastic.kinds_text}{kind}, and the slots in service are: {there}. It waits until there are more. "
         f"To end it: headway cancel {spec.name}"
     )
 

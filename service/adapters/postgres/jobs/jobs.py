@@ -34,9 +34,9 @@ _INSERT = Statement(
         SELECT name FROM projects WHERE name = :project FOR KEY SHARE
     ), job AS (
         INSERT INTO jobs (id, project, name, job_class, spec, idempotency_key, request_digest,
-                          state, reason, message, traceparent, submitted_at, state_since)
+                          state, reason, message, progress, traceparent, submitted_at, state_since)
         SELECT :id, project.name, :name, :job_class, CAST(:spec AS jsonb), :idempotency_key, :request_digest,
-               :state, :reason, :message, :traceparent, CAST(:now AS timestamptz), CAST(:now AS timestamptz)
+               :state, :reason, :message, CAST(:progress AS jsonb), :traceparent, CAST(:now AS timestamptz), CAST(:now AS timestamptz)
         FROM project
         ON CONFLICT (project, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING id
@@ -153,6 +153,7 @@ class PostgresJobs(StoredHistory, Jobs):
             "state": job.state,
             "reason": job.reason,
             "message": job.message,
+            "progress": job.progress.model_dump_json(exclude_defaults=True),
             "traceparent": job.traceparent,
             "now": job.submitted_at,
             **self._audit.take(),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.contract.views.jobs import TERMINAL_STATES, JobCost, JobView
+from headway.contract.run_facts import JobCost
+from headway.contract.views.jobs import TERMINAL_STATES, JobView
 from service.adapters.postgres.engine.session import Session, Statement
 from service.adapters.postgres.money.views import PostgresSpending
 from service.domain.rental.budgets import JobSpend, expected_usd
@@ -41,12 +42,6 @@ def _cost(job: JobView, spent: JobSpend, usd_per_h: float | None) -> JobCost:
         unpriced=spent.unpriced,
         expected_usd=spent.usd
         if job.state in TERMINAL_STATES
-        else expected_usd(
-            spent.usd,
-            usd_per_h,
-            samples=progress.samples,
-            total_samples=progress.total_samples,
-            samples_per_s=progress.samples_per_s,
-        ),
+        else expected_usd(spent.usd, usd_per_h, progress.time_left_s),
         left_usd=None if limit is None else max(0.0, float(limit) - spent.usd),
     )

@@ -1,4 +1,4 @@
-"""Rates at which spot machines of a device kind are reclaimed, from the leases in the database."""
+"""Risks of the spot machines of some device kinds, from the leases in the database."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
-from headway.contract.values.markets import Market, pool_name
+from headway.contract.values.markets import Market
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import Session
 from service.adapters.postgres.tables.rental import machines
 from service.domain.rental.catalogue import hazard_of
-from service.domain.rental.hazards import REMEMBERED_H, hazards_by_kind
 from service.domain.rental.machines import Machine
+from service.domain.rental.spot.history import NO_HISTORY, SpotHistory, spot_history
+from service.domain.rental.spot.observations import REMEMBERED_H
 
 _LEASES = 1000
 """Number of leases that count, newest first.
@@ -22,10 +23,10 @@ Older ones count for less, and every scheduling round runs the query.
 """
 
 
-async def hazards_of_pools(session: Session, kinds: Collection[str], now: datetime) -> dict[str, float]:
-    """Return the expected losses of a spot machine per hour for these device kinds, by the name of the pool."""
+async def history_of_kinds(session: Session, kinds: Collection[str], now: datetime) -> SpotHistory:
+    """Return the risks of spot machines with these device kinds."""
     if not kinds:
-        return {}
+        return NO_HISTORY
     query = (
         select(machines)
         .where(
@@ -37,5 +38,4 @@ async def hazards_of_pools(session: Session, kinds: Collection[str], now: dateti
         .limit(_LEASES)
     )
     leases = [record_of(Machine, row) for row in await session.rows(query)]
-    found = hazards_by_kind(leases, {kind: hazard_of(kind) for kind in kinds}, now)
-    return {pool_name(kind, Market.SPOT): hazard for kind, hazard in found.items()}
+    return spot_history(leases, {kind: hazard_of(kind) for kind in kinds}, now)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -14,13 +16,25 @@ from service.adapters.postgres.engine.cursors import cursor_after, newest_first
 from service.adapters.postgres.engine.expressions import one_of
 from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession
-from service.adapters.postgres.rental.hazards import hazards_of_pools
-from service.adapters.postgres.tables.core import nodes, slot_grants
+from service.adapters.postgres.rental.hazards import history_of_kinds
+from service.adapters.postgres.tables.core import TERMINAL_SQL, nodes, slot_grants
 from service.adapters.postgres.tables.rental import ENDED_SQL, machines
+from service.domain.cluster.market_limits import MarketLimit
 from service.domain.rental.fleet import Joined
 from service.domain.rental.machines import Machine, billed_s, cost_usd
+from service.domain.rental.spot.history import SpotHistory
 from service.domain.shared.errors import NotFound
 from service.usecases.ports.rental import Machines
+
+_STORE_LIMITS = text(
+    """
+    UPDATE jobs SET market_limit = chosen.market_limit
+    FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS chosen(id text, market_limit jsonb) WHERE jobs.id = chosen.id
+    """
+)
+_DROP_LIMITS = text(
+    f"UPDATE jobs SET market_limit = NULL WHERE market_limit IS NOT NULL AND NOT ({TERMINAL_SQL})"  # noqa: S608 - constants
+)
 
 
 class PostgresMachines(OnSession, Machines):
@@ -71,8 +85,17 @@ class PostgresMachines(OnSession, Machines):
         own = and_(machines.c.provider == provider, one_of(machines.c.external_id, names))
         return await self._all(select(machines).where(or_(one_of(machines.c.id, names), own)))
 
-    async def hazards(self, kinds: Collection[str], now: datetime) -> dict[str, float]:
-        return await hazards_of_pools(self._session, kinds, now)
+    async def spot_history(self, kinds: Collection[str], now: datetime) -> SpotHistory:
+        return await history_of_kinds(self._session, kinds, now)
+
+    async def store_market_limits(self, limits: Mapping[str, MarketLimit | None]) -> None:
+        rows = [
+            {"id": job, "market_limit": None if one is None else asdict(one)} for job, one in limits.items()
+        ]
+        await self._session.execute(_STORE_LIMITS, {"rows": json.dumps(rows)})
+
+    async def drop_market_limits(self) -> None:
+        await self._session.execute(_DROP_LIMITS)
 
     async def requested_since(self, moment: datetime) -> list[Machine]:
         return await self._all(select(machines).where(machines.c.requested_at >= moment))
@@ -80,6 +103,13 @@ class PostgresMachines(OnSession, Machines):
     async def _all(self, query: Select[Any]) -> list[Machine]:
         ordered = query.order_by(machines.c.requested_at, machines.c.id)
         return [record_of(Machine, row) for row in await self._session.rows(ordered)]
+
+    async def views_of(self, machine_ids: Sequence[str], now: datetime) -> list[MachineView]:
+        query = select(machines, nodes.c.name.label("node")).outerjoin(
+            nodes, nodes.c.machine_id == machines.c.id
+        )
+        query = query.where(one_of(machines.c.id, machine_ids)).order_by(machines.c.id)
+        return [_view(row, now) for row in await self._session.rows(query)]
 
     async def views(
         self, now: datetime, *, open_only: bool, limit: int, cursor: str | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -13,19 +14,23 @@ from sqlalchemy import select, text
 
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
+from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import FetchedRow, Session, Statement
 from service.adapters.postgres.jobs.jobs import COLUMNS, row_to_job
 from service.adapters.postgres.money.tenants import tenants_of
 from service.adapters.postgres.nodes.nodes import PostgresNodes
-from service.adapters.postgres.rental.hazards import hazards_of_pools
+from service.adapters.postgres.rental.hazards import history_of_kinds
+from service.adapters.postgres.rounds.loss_histories import loss_histories_of
 from service.adapters.postgres.rounds.money_snapshot import caps_and_limits, spent_for
 from service.adapters.postgres.tables.core import TERMINAL_SQL, cluster_settings
 from service.domain.allocation.inputs.policy_state import unsized_jobs
 from service.domain.cluster.contention_rules import ContentionRules
+from service.domain.cluster.market_limits import MarketLimit
 from service.domain.cluster.snapshot import (
     CLASS_JOBS,
     LEAST_STEPS,
     EndedJob,
+    EndedRun,
     Measurement,
     Node,
     Orders,
@@ -34,8 +39,11 @@ from service.domain.cluster.snapshot import (
     SlotKey,
     Snapshot,
 )
-from service.domain.jobs.job import class_of
+from service.domain.jobs.job import Job, class_of
+from service.domain.rental.spot.history import SpotRisk
 
+OTHER_JOBS = 64
+"""Number of succeeded jobs of any class, the latest ones, whose run times predict jobs of a new class."""
 _PLAN = "device_kind, slots, nodes, global_batch, local_batch, accumulation"
 _STATISTICS = f"""
     {_PLAN}, max(generation), sum(steps), sum(step_s_sum), sum(step_s_squares), sum(sync_s_sum),
@@ -55,27 +63,55 @@ _MEASUREMENTS = text(
 )
 _CLASS_MEASUREMENTS = text(
     f"""
-    SELECT latest.job_class, {_STATISTICS}
+    SELECT latest.job_class, {_STATISTICS}, latest.reference_batch, latest.min_depth
     FROM unnest(CAST(:classes AS text[])) AS wanted
     CROSS JOIN LATERAL (
-        SELECT id, job_class FROM jobs
+        SELECT id, job_class, CAST(spec->'batch'->>'global' AS int) AS reference_batch,
+            CAST(spec #>> '{{elastic,partial_backprop,min_depth}}' AS float) AS min_depth
+        FROM jobs
         WHERE job_class = wanted AND started_at IS NOT NULL
         ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
     ) AS latest
     JOIN measurements ON measurements.job_id = latest.id AND steps >= {LEAST_STEPS}
-    GROUP BY latest.job_class, {_PLAN} ORDER BY latest.job_class, max(updated_at), {_PLAN}
+    GROUP BY latest.job_class, latest.reference_batch, latest.min_depth, {_PLAN}
+    ORDER BY latest.job_class, max(updated_at), {_PLAN}, latest.reference_batch, latest.min_depth
     """  # noqa: S608
 )
+_WORK = """
+    CAST(CASE WHEN progress->>'total_progress' IS NULL THEN progress->>'samples' ELSE progress->>'progress' END AS float)
+"""
+"""Work that a job has done, as `JobProgress.work_done`."""
 _ENDED_SAMPLES = text(
     f"""
     SELECT latest.job_class, latest.samples
     FROM unnest(CAST(:classes AS text[])) AS wanted
     CROSS JOIN LATERAL (
-        SELECT job_class, CAST(progress->>'samples' AS float) AS samples FROM jobs
+        SELECT job_class, {_WORK} AS samples FROM jobs
         WHERE job_class = wanted AND started_at IS NOT NULL AND state = 'SUCCEEDED'
         ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
     ) AS latest
     WHERE latest.samples > 0
+    """  # noqa: S608
+)
+_ENDED_RUNS = text(
+    f"""
+    WITH latest AS (
+        SELECT one.* FROM unnest(CAST(:classes AS text[])) AS wanted
+        CROSS JOIN LATERAL (
+            SELECT id, job_class, submitted_at, progress, started_at, finished_at FROM jobs
+            WHERE job_class = wanted AND started_at IS NOT NULL AND state = 'SUCCEEDED'
+            ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
+        ) AS one
+        UNION
+        SELECT * FROM (
+            SELECT id, job_class, submitted_at, progress, started_at, finished_at FROM jobs
+            WHERE started_at IS NOT NULL AND state = 'SUCCEEDED'
+            ORDER BY submitted_at DESC LIMIT {OTHER_JOBS}
+        ) AS other
+    )
+    SELECT job_class, coalesce({_WORK}, 0) AS samples,
+        greatest(0, extract(epoch FROM finished_at - started_at))::float AS run_s
+    FROM latest ORDER BY submitted_at, id
     """  # noqa: S608
 )
 SERVED = text(
@@ -107,15 +143,16 @@ Allocations that were deleted count only in the total.
 _JOBS = Statement(f"SELECT {COLUMNS} FROM jobs WHERE NOT ({TERMINAL_SQL})")  # noqa: S608 - constants
 _NODES = Statement(
     """
-    SELECT id, name, state, slots::text, market, usd_per_slot_h, reclaim_at, container_engine IS NOT NULL FROM nodes
+    SELECT id, name, state, slots::text, market, usd_per_slot_h, reclaim_at, container_engine IS NOT NULL,
+        machine_id FROM nodes
     """
 )
 _HELD = Statement("SELECT node_id, slot, job_id FROM slot_grants WHERE released_at IS NULL")
 _ENDED = text(
-    """
-    SELECT job_class, coalesce(CAST(progress ->> 'samples' AS bigint), 0) AS samples FROM jobs
+    f"""
+    SELECT job_class, coalesce({_WORK}, 0) AS samples FROM jobs
     WHERE id = ANY(CAST(:jobs AS text[])) AND state = 'SUCCEEDED' ORDER BY id
-    """
+    """  # noqa: S608
 )
 _ORDERS = text(
     """
@@ -155,7 +192,7 @@ async def take_snapshot(
     policy_state = {} if settings is None else settings.policy_state
     caps, limits = await caps_and_limits(session, now)
     found = {row.id: row_to_job(row) for row in job_rows}
-    nodes = {row[0]: _node(row, confined.get(row[0], {})) for row in node_rows}
+    nodes, hazard_per_h = await _nodes_with_risks(session, node_rows, confined, now)
     return Snapshot(
         now=now,
         jobs=found,
@@ -167,16 +204,17 @@ async def take_snapshot(
             session,
             sorted({class_of(job.spec) for job in found.values() if job.spec.goal.deadline is not None}),
         ),
+        loss_histories=await loss_histories_of(
+            session, sorted({class_of(job.spec) for job in found.values() if job.adapts})
+        ),
+        ended_runs=await _ended_runs(session, found.values()),
         served=await _served(session, job_ids, now),
         usd_per_slot_h=dict(usd_per_slot_h),
-        hazard_per_h=await hazards_of_pools(
-            session,
-            {kind for node in nodes.values() if node.market is Market.SPOT for kind in node.slots.values()},
-            now,
-        ),
+        hazard_per_h=hazard_per_h,
         projects=await tenants_of(session, now, share_half_life_s),
         caps=caps,
         limits=limits,
+        market_limits=_market_limits(job_rows),
         spent=await spent_for(session, policy_state),
         ended=await _ended(session, policy_state),
         orders=await _orders(session, now),
@@ -186,6 +224,12 @@ async def take_snapshot(
     )
 
 
+def _market_limits(job_rows: Sequence[FetchedRow]) -> dict[str, MarketLimit]:
+    """Return the market limits by job."""
+    limits = {row.id: row.market_limit for row in job_rows}
+    return {job_id: record_of(MarketLimit, limit) for job_id, limit in limits.items() if limit is not None}
+
+
 async def _ended(session: Session, carried: Mapping[str, Any]) -> tuple[EndedJob, ...]:
     """Return the jobs of unknown length in the previous round that have succeeded since."""
     ids = unsized_jobs(carried)
@@ -193,6 +237,13 @@ async def _ended(session: Session, carried: Mapping[str, Any]) -> tuple[EndedJob
         return ()
     found = await session.rows(_ENDED, {"jobs": ids})
     return tuple(EndedJob(job_class=row.job_class, samples=row.samples) for row in found)
+
+
+async def _ended_runs(session: Session, jobs: Iterable[Job]) -> tuple[EndedRun, ...]:
+    """Return the ended jobs that predict the work of the jobs of unknown length; without any, no query."""
+    classes = {class_of(job.spec) for job in jobs if job.progress.work_total is None}
+    rows = await session.rows(_ENDED_RUNS, {"classes": sorted(classes)}) if classes else []
+    return tuple(EndedRun(row.job_class, row.samples, row.run_s) for row in rows)
 
 
 async def _orders(session: Session, now: datetime) -> Orders:
@@ -206,7 +257,7 @@ def _node(row: FetchedRow, confined: Mapping[int, str]) -> Node:
 
     `confined` are its slots in quarantine. Slots that its agent withholds are treated like those.
     """
-    node_id, name, state, slots, market, usd_per_slot_h, reclaim_at, containers = row
+    node_id, name, state, slots, market, usd_per_slot_h, reclaim_at, containers, _ = row
     kinds, withheld = _slots(slots)
     if confined or withheld:
         confined = {**withheld, **confined}
@@ -222,6 +273,24 @@ def _node(row: FetchedRow, confined: Mapping[int, str]) -> Node:
         containers=containers,
         quarantined=confined,
     )
+
+
+async def _nodes_with_risks(
+    session: Session,
+    node_rows: Sequence[FetchedRow],
+    confined: Mapping[str, Mapping[int, str]],
+    now: datetime,
+) -> tuple[dict[str, Node], Mapping[str, float]]:
+    """Return the nodes by id, and the interruptions of spot machines per hour by the name of the pool."""
+    nodes = {row[0]: _node(row, confined.get(row[0], {})) for row in node_rows}
+    on_spot = [node for node in nodes.values() if node.market is Market.SPOT]
+    history = await history_of_kinds(session, {kind for node in on_spot for kind in node.slots.values()}, now)
+    rented = {row[0]: history.by_machine.get(row[-1]) for row in node_rows if row[-1]}
+    return nodes | {node: _with_risk(nodes[node], risk) for node, risk in rented.items()}, history.by_pool
+
+
+def _with_risk(node: Node, risk: SpotRisk | None) -> Node:
+    return node if risk is None else replace(node, hazard_per_h=risk.per_h, together=risk.together)
 
 
 @lru_cache(maxsize=256)
@@ -252,7 +321,7 @@ async def ended_samples_of(session: Session, classes: Sequence[str]) -> dict[str
 
 
 def _by_owner(rows: Sequence[Sequence[Any]]) -> dict[str, tuple[Measurement, ...]]:
-    """Group rows of an owner and `_STATISTICS` by their owner."""
+    """Group rows of an owner, `_STATISTICS` and, for a class, the reference batch and the depth by their owner."""
     found: dict[str, list[Measurement]] = {}
     for row in rows:
         found.setdefault(row[0], []).append(_measurement(row))
@@ -275,6 +344,7 @@ def _measurement(row: Sequence[Any]) -> Measurement:
         sync_s_sum,
         gradient_sqr,
         gradient_var,
+        *of_class,
     ) = row
     steps = int(total)
     step_s = step_s_sum / steps
@@ -295,6 +365,8 @@ def _measurement(row: Sequence[Any]) -> Measurement:
         sync_s=None if slots > 1 and sync_s_sum <= 0 else sync_s_sum / steps,
         gradient_sqr=gradient_sqr,
         gradient_var=gradient_var,
+        reference_batch=of_class[0] if of_class else None,
+        min_depth=of_class[1] if of_class else None,
     )
 
 

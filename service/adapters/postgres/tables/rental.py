@@ -46,6 +46,7 @@ machines = Table(
     Column("billed_from", Moment),
     Column("billed_to", Moment),
     Column("min_billed_s", Float, nullable=False),
+    Column("job_id", Text),
     CheckConstraint(f"state IN ({listed([*MachineState])})", name="state_known"),
     CheckConstraint(f"market IN ({listed([*Market])})", name="market_known"),
     CheckConstraint("slots > 0", name="slots_positive"),

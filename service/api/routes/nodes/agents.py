@@ -17,6 +17,7 @@ from headway.contract.agents import (
     ReportRequest,
 )
 from headway.contract.credentials import JOB_ID_PATTERN, MAX_GENERATION, SecretsReply, SecretsRequest
+from headway.contract.values.text import GivenText
 from service.api.http.context import (
     ApiContext,
     Context,
@@ -82,7 +83,7 @@ async def report_news(
     leases: LeaseRenewal,
     gates: Places,
     credentials: Credentials,
-    node_id: str,
+    node_id: GivenText,
     report: ReportRequest,
 ) -> Response:
     """Process a report of an agent and renew its lease. A report that is sent twice counts once."""
@@ -94,7 +95,7 @@ async def take_in(
     context: ApiContext,
     gates: Gates,
     leases: Heartbeats,
-    node_id: str,
+    node_id: GivenText,
     token_sha256: str,
     report: ReportRequest,
 ) -> ReportReply:
@@ -110,7 +111,7 @@ async def take_in(
 
 @router.post("/{node_id}/secrets", operation_id="fetch_secrets", response_model=SecretsReply)
 async def fetch_secrets(
-    context: Context, credentials: Credentials, node_id: str, wanted: SecretsRequest
+    context: Context, credentials: Credentials, node_id: GivenText, wanted: SecretsRequest
 ) -> Response:
     """Return the secrets of a job, for the ranks of a generation that the node is to start."""
     async with context.transactions.begin() as tx:
@@ -126,7 +127,7 @@ async def append_rank_log(
     context: Context,
     writers: Writers,
     credentials: Credentials,
-    node_id: str,
+    node_id: GivenText,
     job_id: Annotated[str, Path(pattern=JOB_ID_PATTERN)],
     generation: Annotated[int, Path(ge=1, le=MAX_GENERATION)],
     rank: Annotated[int, Path(ge=0)],

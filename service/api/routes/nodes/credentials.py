@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
 from headway.contract.credentials import NodeCredentials, StorageAccess, StorageRequest
+from headway.contract.values.text import GivenText
 from service.api.http.context import Context, Credentials, digest_of, require_node
 from service.api.http.problems import PROBLEM
 from service.api.http.render import as_json
@@ -25,7 +26,7 @@ _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 @router.post("/{node_id}/credentials", operation_id="renew_credentials", response_model=NodeCredentials)
-async def renew_credentials(context: Context, credentials: Credentials, node_id: str) -> Response:
+async def renew_credentials(context: Context, credentials: Credentials, node_id: GivenText) -> Response:
     """Return new credentials of a node in exchange for its old ones.
 
     The old ones work until the new token is used.

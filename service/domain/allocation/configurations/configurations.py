@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from headway.contract.values.markets import Market
 from service.domain.allocation.configurations.capacity import PoolCapacity
 from service.domain.allocation.configurations.eligibility import Holding
+from service.domain.allocation.configurations.kind_mixes import kind_mixes
 from service.domain.allocation.configurations.shapes import (
     Shapes,
     SizeGroup,
@@ -17,6 +19,7 @@ from service.domain.allocation.configurations.shapes import (
     shapes_of,
     standard_node,
 )
+from service.domain.cluster.market_limits import MarketLimit
 from service.domain.cluster.pools import Pool, slots_in
 from service.domain.jobs.job import Job
 from service.domain.policies.framework.policy import Configurations
@@ -31,15 +34,15 @@ class Columns:
     """Columns (C,) of the allocation problem in the pools (P,), in three groups.
 
     The first group has the columns of shapes, pool after pool. The second has the columns in two pools: an
-    anchor on-demand and the rest on spot. The third, for jobs with private slots, repeats columns at a lower
+    anchor on-demand and the rest on spot, or slots of two device kinds. The third, for jobs with private slots, repeats columns at a lower
     demand. Private slots are slots that no other job can have.
 
     Attributes:
-        configurations: the columns for policies, whose kinds are the pools. A column in two pools counts as
-            one of spot.
+        configurations: the columns for policies, whose kinds are the pools. A column in both markets counts as
+            one of spot, any other one in two pools as one of the last.
         by_kind: the same columns by device kind alone, for all calculations of speed.
         pools: (P,) in the order of their names.
-        groups: sets of columns that differ only in size; columns of private slots are in none.
+        groups: sets of columns that differ only in size; columns of private slots or of two kinds are in none.
         shapes: by pool.
         parts: (C, P) slots that each column has in each pool.
         shape: (C, P) index of the pool's shape for that part; -1 for none.
@@ -92,14 +95,17 @@ class Columns:
 
 
 def columns_of(
-    jobs: Sequence[Job], holdings: Mapping[str, Holding], capacities: Mapping[str, PoolCapacity]
+    jobs: Sequence[Job],
+    holdings: Mapping[str, Holding],
+    capacities: Mapping[str, PoolCapacity],
+    limits: Mapping[str, MarketLimit] = MappingProxyType({}),
 ) -> Columns:
     """Return a column for every size that some job may have in a pool, and in two pools for jobs that accept
-    both markets.
+    both markets or mix device kinds. `limits` are the market limits of jobs.
     """
     pools = tuple(capacity.pool for capacity in capacities.values())
     wanted = {size for job in jobs for size in _sizes(job)}
-    mixes = _mixes(jobs, holdings, capacities)
+    mixes = [*_mixes(jobs, holdings, capacities, limits), *kind_mixes(jobs, holdings, capacities)]
     shapes = [
         shapes_of(
             _wanted_in(capacity, wanted, jobs, holdings, {mix[index] for mix in mixes}),
@@ -129,7 +135,7 @@ def columns_of(
     )
     return Columns(
         configurations=configurations,
-        by_kind=_by_kind(configurations, pools),
+        by_kind=_by_kind(configurations, pools, parts),
         pools=pools,
         groups=groups,
         shapes=tuple(shapes),
@@ -144,15 +150,19 @@ def columns_of(
     )
 
 
-def _by_kind(configurations: Configurations, pools: Sequence[Pool]) -> Configurations:
+def _by_kind(configurations: Configurations, pools: Sequence[Pool], parts: IntArray) -> Configurations:
     kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
     of_pool = np.array([kinds.index(pool.kind) for pool in pools], dtype=np.int64)
+    by_kind = np.zeros((len(parts), len(kinds)), dtype=np.int64)
+    for pool, kind in enumerate(of_pool.tolist()):
+        by_kind[:, kind] += parts[:, pool]
     return Configurations(
         kinds=kinds,
         kind=of_pool[configurations.kind],
         slots=configurations.slots,
         nodes=configurations.nodes,
         usd_per_h=configurations.usd_per_h,
+        parts=by_kind if ((by_kind > 0).sum(axis=1) > 1).any() else None,
     )
 
 
@@ -172,11 +182,15 @@ def _parts(
         parts[columns, pool], shape[columns, pool] = one.slots, np.arange(len(columns))
         groups.append(SizeGroup(columns=columns, slots=one.slots, regular=one.regular))
     alike: dict[tuple[int, int], list[int]] = {}
-    spot = np.array([one.pool.market is Market.SPOT for one in capacities.values()], dtype=np.bool_)
+    pools = [one.pool for one in capacities.values()]
+    spot = np.array([pool.market is Market.SPOT for pool in pools], dtype=np.bool_)
     for column, mix in enumerate(mixes, start=int(first[-1])):
         parts[column] = mix
         for pool in np.flatnonzero(parts[column]).tolist():
             shape[column, pool] = int(np.searchsorted(shapes[pool].slots, mix[pool]))
+        kinds = {pool.kind for pool, count in zip(pools, mix, strict=True) if count}
+        if len(kinds) > 1:
+            continue
         lost = int(np.flatnonzero((parts[column] > 0) & spot)[0])
         alike.setdefault((lost, int(parts[column][~spot].sum())), []).append(column)
     nodes = [capacity.slots for capacity in capacities.values()]
@@ -193,10 +207,13 @@ def _parts(
 
 
 def _mixes(
-    jobs: Sequence[Job], holdings: Mapping[str, Holding], capacities: Mapping[str, PoolCapacity]
+    jobs: Sequence[Job],
+    holdings: Mapping[str, Holding],
+    capacities: Mapping[str, PoolCapacity],
+    limits: Mapping[str, MarketLimit],
 ) -> list[tuple[int, ...]]:
     """Return the mixes (P,) of both markets for jobs that accept both: one slot or one node on-demand, the
-    rest on spot.
+    rest on spot. With market limits, powers of two and the largest number of on-demand nodes are mixed too.
     """
     names = list(capacities)
     found: set[tuple[int, int, int, int]] = set()
@@ -213,7 +230,9 @@ def _mixes(
         }
         if len(sizes) > _TOO_MANY_SIZES:
             sizes &= set(regular_sizes(capacity.slots).tolist())
-        for anchor in {1, standard_node(anchors)}:
+        node = standard_node(anchors)
+        most = max((one.slots.get(anchor_pool.priced_as, 0) for one in limits.values()), default=0)
+        for anchor in {1, node, *_node_counts(min(most, int(anchors.sum())) // node, node)}:
             rests = (size - anchor for size in sizes if anchor <= anchors.sum())
             found |= {(firm, spot, anchor, rest) for rest in rests if 0 < rest <= capacity.slots.sum()}
         for one in holdings.values():
@@ -226,6 +245,11 @@ def _mixes(
         mix[firm], mix[spot] = anchor, rest
         mixes.append(tuple(mix))
     return mixes
+
+
+def _node_counts(nodes: int, size: int) -> set[int]:
+    """Return the slots of powers of two of nodes of one size, and of all of the nodes."""
+    return {size << power for power in range(nodes.bit_length())} | ({nodes * size} - {0})
 
 
 def _private_amounts(holdings: Mapping[str, Holding], pools: Sequence[Pool]) -> list[IntArray]:

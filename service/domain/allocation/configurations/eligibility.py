@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from headway.contract.agents import NodeState
 from headway.contract.spec import Resize
+from headway.contract.values.devices import mix_name
 from headway.contract.views.jobs import JobState
 from service.domain.cluster.snapshot import SlotKey, Snapshot, allocation_of
 from service.domain.jobs.job import Job, size_of
@@ -25,7 +27,7 @@ class Holding:
 
     Attributes:
         size: number of slots.
-        kind: device kind of the slots; None without slots.
+        kind: device kind of the slots, of two kinds `a100:2+t4:2`; None without slots.
         keepable: slots that the job may continue to use.
         by_pool: the keepable slots by name of their pool.
         private_by_pool: number of keepable slots by pool that no other job could have, because their nodes
@@ -110,21 +112,24 @@ def holding_of(job: Job, snapshot: Snapshot) -> Holding:
     if not held:
         return Holding()
     # A slot that its node no longer reports (a GPU that is gone) has no kind and cannot be kept.
-    kind = next((kind for kind in map(snapshot.kind_of, held) if kind), None)
+    reported = Counter(kind for kind in map(snapshot.kind_of, held) if kind)
+    first = next(iter(reported), None)
+    mix = job.spec.elastic.mix
+    kinds = {kind for kind in reported if kind == first or {kind, first} <= set(mix)}
     keepable = tuple(
-        key for key in held if snapshot.nodes[key.node_id].keeps_jobs and snapshot.kind_of(key) == kind
+        key for key in held if snapshot.nodes[key.node_id].keeps_jobs and snapshot.kind_of(key) in kinds
     )
     by_pool: dict[str, list[SlotKey]] = {}
     private: dict[str, int] = {}
     for key in keepable:
         node = snapshot.nodes[key.node_id]
-        pool = snapshot.pool_on(node, kind or "").name
+        pool = snapshot.pool_on(node, snapshot.kind_of(key)).name
         by_pool.setdefault(pool, []).append(key)
         if node.state is NodeState.CORDONED:
             private[pool] = private.get(pool, 0) + 1
     return Holding(
         size=len(held),
-        kind=kind,
+        kind=mix_name({kind: reported[kind] for kind in kinds}) if kinds else None,
         keepable=keepable,
         by_pool={pool: tuple(keys) for pool, keys in by_pool.items()},
         private_by_pool=private,

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headway.contract.values.devices import slots_by_kind
+from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.configurations.shapes import offered
-from service.domain.jobs.job import class_of
+from service.domain.jobs.job import Job, class_of
 from service.domain.perf.learned import batch_of
 from service.domain.perf.tables import Observed
 from service.domain.policies.framework.policy import Configurations
@@ -30,7 +32,7 @@ def allowed_by_spec(scope: RoundScope) -> BoolArray:
         key = (job.spec.elastic, job.spec.resources.devices, job.spec.market, job.pinned_size, image)
         if key not in known:
             closed = np.array([not pool.serves(job.spec) for pool in columns.pools], dtype=np.bool_)
-            known[key] = ~(uses & closed).any(axis=1) & np.isin(slots, job.sizes)
+            known[key] = ~(uses & closed).any(axis=1) & np.isin(slots, job.sizes) & _mixes(job, columns)
         own = shared
         if holding.private_by_pool:
             private = np.where(uses, columns.private_of(holding), 0)
@@ -41,6 +43,12 @@ def allowed_by_spec(scope: RoundScope) -> BoolArray:
     return mask
 
 
+def _mixes(job: Job, columns: Columns) -> BoolArray:
+    """Return the columns (C,) of one device kind, and those of two that the job mixes."""
+    apart = np.array([pool.kind not in job.spec.elastic.mix for pool in columns.pools], dtype=np.bool_)
+    return np.asarray(~(columns.by_kind.mixed & ((columns.parts > 0) & apart).any(axis=1)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredConfigurations:
     """Measured configurations of the jobs of a round.
@@ -48,7 +56,7 @@ class MeasuredConfigurations:
     Attributes:
         tried: (J, C) configurations on which the job was measured.
         alike: (J, C) configurations on which jobs of its class were measured.
-        observed: measurements of the jobs themselves.
+        observed: measurements of the jobs themselves, and in mixed configurations of their classes.
     """
 
     tried: BoolArray
@@ -77,6 +85,15 @@ def measured_configurations(scope: RoundScope) -> MeasuredConfigurations:
                 (row, column, measurement.samples_per_s, batch_of(measurement), measurement.steps)
                 for column in np.flatnonzero(same & (configurations.nodes == measurement.nodes)).tolist()
             )
+        # Measurements of its class reach a job by the models of its kinds, but those of mixes fit no model.
+        entries += (
+            (row, column, one.samples_per_s, batch_of(one), one.steps)
+            for one in scope.snapshot.class_measurements.get(class_of(job.spec), ())
+            if ":" in one.device_kind and one.believable
+            for column in np.flatnonzero(
+                columns_of_size(one.device_kind, one.slots, configurations) & ~tried[row]
+            ).tolist()
+        )
     table = np.array(entries, dtype=np.float64).reshape(len(entries), 5)
     observed = Observed(
         job=table[:, 0].astype(np.int64),
@@ -89,10 +106,15 @@ def measured_configurations(scope: RoundScope) -> MeasuredConfigurations:
 
 
 def columns_of_size(kind: str, slots: int, configurations: Configurations) -> BoolArray:
-    """Return the mask (C,) of the configurations of this kind and size."""
-    if kind not in configurations.kinds:
+    """Return the mask (C,) of the configurations of this kind and size; `kind` may be a mix (`mix_name`)."""
+    wanted = slots_by_kind(kind, slots)
+    if not wanted.keys() <= set(configurations.kinds):
         return np.zeros(len(configurations.slots), dtype=np.bool_)
-    of_kind = configurations.kind == configurations.kinds.index(kind)
+    if configurations.parts is not None:
+        parts = [wanted.get(one, 0) for one in configurations.kinds]
+        return np.asarray((configurations.parts == parts).all(axis=1))
+    alone = len(wanted) == 1
+    of_kind = configurations.kind == (configurations.kinds.index(kind) if alone else -1)
     return np.asarray(of_kind & (configurations.slots == slots))
 
 

@@ -52,7 +52,7 @@ def scope_of(snapshot: Snapshot) -> RoundScope:
     jobs = deciding_jobs(snapshot)
     holdings = {job.id: holding_of(job, snapshot) for job in jobs}
     capacities = capacities_of(snapshot, holdings)
-    columns = columns_of(jobs, holdings, capacities)
+    columns = columns_of(jobs, holdings, capacities, snapshot.market_limits)
     current = [columns.held(holding) if holding.whole else -1 for holding in holdings.values()]
     return RoundScope(
         snapshot=snapshot,

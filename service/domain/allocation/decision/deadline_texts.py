@@ -41,7 +41,7 @@ def outlook_of(round_: Round, row: int) -> DeadlineOutlook | None:
         return DeadlineOutlook(
             verdict=verdict,
             deadline=deadline,
-            device_kind=round_.columns.pools[int(round_.columns.configurations.kind[run.column])].kind,
+            device_kind=round_.columns.by_kind.kind_name(run.column),
             slots=int(round_.columns.configurations.slots[run.column]),
             starts_at=times.at(run.start_s),
             finish_p90_at=times.at(run.end_s),

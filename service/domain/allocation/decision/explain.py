@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from headway.contract.spec import Resize
+from headway.contract.values.depths import mean_depth
+from headway.contract.values.devices import slots_by_kind
+from headway.contract.values.markets import pool_name
 from headway.contract.views.jobs import Reason, SizeOption
 from service.domain.allocation.configurations.eligibility import Holding, is_left_over
 from service.domain.allocation.decision.deadline_texts import room_for_deadlines
@@ -23,7 +26,7 @@ from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.limits.spending import SpendingBar
 from service.domain.allocation.limits.tenancy import GuaranteeClaim
 from service.domain.allocation.placement.placement import Placement, describe_move
-from service.domain.cluster.pools import Pool, anchor_in, slots_in, slots_of
+from service.domain.cluster.pools import Pool, anchor_in, device_kind_of, slots_in, slots_of
 from service.domain.jobs.job import Allocation, Job
 from service.domain.jobs.resumption import resumes
 from service.domain.policies.framework.policy import Choices
@@ -90,9 +93,9 @@ class Case:
         slots = self.holding.size if of_now else sum(parts.values())
         if not parts:
             return None
-        pool, anchor = max(parts), anchor_in(parts)
+        pool, anchor = pool_name(device_kind_of(parts), max(parts).market), anchor_in(parts)
         return next(
-            (one for one in self.options if (one.pool, one.slots, one.anchor) == (pool.name, slots, anchor)),
+            (one for one in self.options if (one.pool, one.slots, one.anchor) == (pool, slots, anchor)),
             None,
         )
 
@@ -114,7 +117,7 @@ def all_options(round_: Round, choices: Choices) -> list[tuple[SizeOption, ...]]
             estimates.measured.tried[row],
             estimates.known[row],
         )
-        key = tuple(part.tobytes() for part in parts)
+        key = (*(part.tobytes() for part in parts), repr(job.spec.elastic.min_depth).encode())
         if key not in shared:
             shared[key] = options_of(round_, row, choices, facts)
         found.append(shared[key])
@@ -126,7 +129,7 @@ def _facts(round_: Round) -> list[dict[str, Any]]:
     columns, configurations = round_.columns, round_.columns.configurations
     return [
         {
-            "device_kind": columns.pools[kind].kind,
+            "device_kind": columns.by_kind.kind_name(column),
             "market": columns.pools[kind].market,
             "anchor": anchor_in(columns.parts_of(column)),
             "usd_per_h": float(configurations.usd_per_h[column]),
@@ -151,6 +154,7 @@ def options_of(
     smallest = shown[slots[shown].argmin()]
     one_slot = float(goodput[row, smallest] / slots[smallest]) if goodput[row, smallest] > 0 else 1.0
     columns = (codes, goodput, choices.utility, estimates.measured.tried)
+    min_depth = round_.jobs[row].spec.elastic.min_depth
     of_shown = zip(shown.tolist(), *(one[row, shown].tolist() for one in columns), strict=True)
     return tuple(
         SizeOption(
@@ -160,6 +164,7 @@ def options_of(
             measured=measured,
             utility=worth if isfinite(worth) else None,
             note=note_text(Note(note), round_.jobs[row], round_.snapshot),
+            depth=None if min_depth is None else mean_depth(min_depth, int(slots[column])),
         )
         for column, note, per_s, worth, measured in of_shown
     )
@@ -340,7 +345,8 @@ def _forced_out(case: Case) -> ReasonText | None:
     if bad:
         more = f" (and {len(bad) - 1} more slots)" if len(bad) > 1 else ""
         return ReasonText(Reason.BAD_DEVICE, bad[0] + more)
-    if any(snapshot.kind_of(key) != holding.kind for key in leaving):
+    kinds = slots_by_kind(holding.kind or "", holding.size)
+    if any(snapshot.kind_of(key) not in kinds for key in leaving):
         return ReasonText(Reason.BAD_DEVICE, f"{names} no longer has all of its slots")
     reclaimed = [snapshot.nodes[key.node_id].reclaim_at for key in leaving]
     reclaim_at = min((at for at in reclaimed if at is not None), default=None)
@@ -356,7 +362,7 @@ def _too_late(case: Case) -> bool:
 
 
 def _barred(case: Case) -> ReasonText | None:
-    """Return the limit of money or time that excludes the job's present slots but not its new ones; None
+    """Return the limit of money, time or market that excludes the job's present slots but not its new ones; None
     without one.
     """
     round_, job = case.round, case.job
@@ -376,6 +382,8 @@ def _barred(case: Case) -> ReasonText | None:
             Reason.DEADLINE,
             f"no time is left before its deadline ({deadline:%Y-%m-%d %H:%M} UTC) to lose a spot machine",
         )
+    if round_.notes.bars[case.row, now] == SpendingBar.MARKET:
+        return ReasonText(Reason.BETTER_ALLOCATION, round_.snapshot.market_limits[job.id].reason)
     return None
 
 

@@ -6,6 +6,7 @@ from service.domain.allocation.configurations.resuming import why_not_resumed, w
 from service.domain.allocation.inputs.notes import MIN_GAIN, MIN_RUNTIME_S, Note
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.contention.rate import recent_changes
+from service.domain.contention.tenure import is_leased
 from service.domain.jobs.job import Job
 
 _NOTES = {
@@ -30,6 +31,8 @@ def note_text(note: Note, job: Job, snapshot: Snapshot) -> str:
             text = why_not_resumed(job)
         case Note.BACK_OFF:
             text = f"new ranks did not come up; retried from {job.grow_after:%H:%M:%S} UTC on"
+        case Note.AT_REST if is_leased(job, snapshot.contention, snapshot.now):
+            text = "the policy changes a job only after its lease of the slots, or an epoch on them"
         case Note.AT_REST:
             recent = recent_changes(job.progress, snapshot.now)
             cost_s = sum(one.cost_s for one in recent)
@@ -42,4 +45,9 @@ def note_text(note: Note, job: Job, snapshot: Snapshot) -> str:
             text = f"would cost more until its end than the ${left:,.2f} that it may still spend"
         case Note.DEADLINE:
             text = f"no time is left before its deadline ({job.spec.goal.deadline:%Y-%m-%d %H:%M} UTC) to lose a spot machine"
+        case Note.OTHER_MARKET:
+            limit = snapshot.market_limits[job.id]
+            text = (
+                f"{limit.on_demand} on-demand and {limit.spot} spot machines are held for it: {limit.reason}"
+            )
     return text

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import isfinite
 
+import numpy as np
+
 from headway.contract.views.jobs import Reason, SizeOption
 from service.domain.allocation.configurations.eligibility import backs_off
+from service.domain.allocation.decision.batches import batch_on_new_slots, batch_on_same_slots, batch_text
 from service.domain.allocation.decision.deadline_texts import deadline_text
 from service.domain.allocation.decision.explain import (
     Case,
@@ -23,6 +26,7 @@ from service.domain.allocation.decision.explain import (
     why_vacate,
 )
 from service.domain.allocation.decision.guarantees import choose_within_guarantees
+from service.domain.allocation.decision.length_texts import length_text
 from service.domain.allocation.decision.quota_texts import why_at_quota
 from service.domain.allocation.decision.reason_texts import ReasonText
 from service.domain.allocation.decision.waiting import WaitingFacts, waiting_facts, why_unpaid, why_wait
@@ -33,7 +37,7 @@ from service.domain.allocation.placement.pacing import OptionalChange, orders_of
 from service.domain.allocation.placement.placement import Placement, PlacementStep
 from service.domain.cluster.snapshot import Orders, SlotKey, Snapshot, allocation_of
 from service.domain.jobs.job import Allocation, size_of
-from service.domain.perf.batch import choose_batch
+from service.domain.perf.mixed import expected_samples, mixes_of
 from service.domain.policies.framework.policy import Choices, Policy
 
 
@@ -74,7 +78,9 @@ class Decision:
     expected: Expected | None = None
     """Expected speed, for START and CHANGE of a job with known speed; otherwise None."""
     global_batch: int | None = None
-    """New global batch, for ADAPT; otherwise None."""
+    """Global batch from then on, for ADAPT, and for START and CHANGE of a job that adapts it; None: as before."""
+    kind_speeds: Mapping[str, float] = field(default_factory=dict)
+    """Expected samples of a slot in a step by device kind, for slots of two kinds; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +127,22 @@ def decide(
         Case(round_, row, column, options[row], shared.given_up_for.get(row), choices.solution.gap)
         for row, column in enumerate(chosen)
     ]
-    decided = [_with_deadline(case, _decide_job(case, placements, facts)) for case in cases]
+    decided = [_with_outlook(case, _decide_job(case, placements, facts)) for case in cases]
     decisions = _paced(snapshot.orders, cases, decided, choices)
     return Plan(
-        tuple(_with_batch(snapshot, one) for one in decisions),
+        tuple(_with_batch(case, one) for case, one in zip(cases, decisions, strict=True)),
         round_,
         choices,
         {"solve_s": solved_s - began_s, "place_s": placed_s - solved_s},
     )
 
 
-def _with_deadline(case: Case, decision: Decision) -> Decision:
-    """Return the decision with the outlook of the job on its deadline."""
-    text = deadline_text(case.round, case.row)
-    return replace(decision, message=f"{decision.message}; {text}") if text else decision
+def _with_outlook(case: Case, decision: Decision) -> Decision:
+    """Return the decision with the outlook of the job on its deadline, and its usual length before it runs."""
+    texts = [deadline_text(case.round, case.row)]
+    if decision.reason in {Reason.WAITING_FOR_CAPACITY, Reason.ALLOCATED}:
+        texts.append(length_text(case.round, case.row))
+    return replace(decision, message="; ".join([decision.message, *filter(None, texts)]))
 
 
 def _paced(
@@ -165,19 +173,27 @@ def _own_gain(case: Case, choices: Choices) -> float:
     return after - before if isfinite(before) and isfinite(after) else 0.0
 
 
-def _with_batch(snapshot: Snapshot, decision: Decision) -> Decision:
-    """Return the decision with a new batch, if the job keeps its slots and should change its batch."""
-    job = snapshot.jobs[decision.job_id]
-    choice = choose_batch(job, snapshot) if decision.action is Action.KEEP else None
-    if choice is None or choice.global_batch == job.progress.global_batch:
+def _with_batch(case: Case, decision: Decision) -> Decision:
+    """Return the decision with the job's global batch: planned for new slots, or measured on the present ones."""
+    slots, present = size_of(decision.allocation), case.job.progress.global_batch
+    if decision.action in {Action.START, Action.CHANGE}:
+        planned = batch_on_new_slots(case, slots)
+        if planned is None:
+            return decision
+        return replace(
+            decision, global_batch=planned.global_batch, message=f"{decision.message}; {planned.reason}"
+        )
+    choice = batch_on_same_slots(case) if decision.action is Action.KEEP else None
+    if choice is None or present is None:
         return decision
+    if choice.global_batch == present:
+        return replace(decision, message=f"{decision.message}; {batch_text(case, present, slots)}")
     return replace(
         decision,
         action=Action.ADAPT,
         global_batch=choice.global_batch,
         reason=Reason.BETTER_BATCH,
-        message=f"takes {choice.global_batch:,} samples a step instead of {job.progress.global_batch:,}: "
-        f"{choice.reason}",
+        message=f"takes {choice.global_batch:,} samples a step instead of {present:,}: {choice.reason}",
     )
 
 
@@ -267,13 +283,29 @@ def _decision(case: Case, action: Action, allocation: Allocation, why: ReasonTex
         message=why.message,
         options=case.options,
         expected=_expected(case) if starts else None,
+        kind_speeds=_kind_speeds(case) if starts else {},
     )
+
+
+def _kind_speeds(case: Case) -> dict[str, float]:
+    """Return the expected samples of a slot in a step by device kind; empty for slots of one kind."""
+    round_, row, by_kind = case.round, case.row, case.round.columns.by_kind
+    models, column = round_.estimates.learned.models, case.column
+    if column == NOTHING or models.shares is None or not by_kind.mixed[column]:
+        return {}
+    batch = round_.estimates.table.global_batch[row, column].astype(np.float64)
+    (mixes,) = mixes_of(
+        models.throughput[[row]], models.max_local[[row]], models.shares[[row]], by_kind, np.array([column])
+    )
+    samples = expected_samples(mixes, batch[None, None])
+    speeds = {by_kind.kinds[kind]: float(one[0, 0]) for kind, one in zip(mixes.kinds, samples, strict=True)}
+    return speeds if all(isfinite(one) and one > 0 for one in speeds.values()) else {}
 
 
 def _expected(case: Case) -> Expected | None:
     """Return the expected speed of a job on its new slots.
 
-    The result is None for a job that adapts its batch, which is chosen later.
+    The result is None for a job that adapts its batch, which may change on these slots.
     """
     round_, row, column = case.round, case.row, case.column
     table = round_.estimates.table

@@ -103,11 +103,11 @@ def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
         )
     need = slots_of(min(job.sizes), None)
     serving = {pool: count for pool, count in in_service.items() if pool.serves(job.spec)}
-    largest = max((_together(serving, pool.kind) for pool in serving), default=0)
+    largest = _together(serving, job)
     if min(job.sizes) > largest:
         return ReasonText(
             Reason.WAITING_FOR_CAPACITY,
-            f"needs at least {need} of one kind, and the nodes in service have {largest}"
+            f"needs at least {need} {job.spec.elastic.kinds_text}, and the nodes in service have {largest}"
             + _elsewhere(job, in_service)
             + facts.quarantine_text,
         )
@@ -115,7 +115,7 @@ def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
     if at_quota is not None:
         return at_quota
     left = {pool: count for pool, count in facts.left.items() if pool.serves(job.spec)}
-    if max((_together(left, pool.kind) for pool in left), default=0) >= min(job.sizes):
+    if _together(left, job) >= min(job.sizes):
         unpaid = why_unpaid(case, facts)
         if unpaid is not None:
             return unpaid
@@ -167,9 +167,12 @@ def _quota_effect(case: Case, facts: WaitingFacts) -> str:
     return f"; {text}" if text else ""
 
 
-def _together(slots: Mapping[Pool, int], kind: str) -> int:
-    """Return the slots of a kind on all markets together."""
-    return sum(count for pool, count in slots.items() if pool.kind == kind)
+def _together(slots: Mapping[Pool, int], job: Job) -> int:
+    """Return how many of the slots the job may hold at once, on all markets together."""
+    by_kind: Counter[str] = Counter()
+    for pool, count in slots.items():
+        by_kind[pool.kind] += count
+    return job.spec.elastic.most_together(by_kind)
 
 
 def _elsewhere(job: Job, slots: Mapping[Pool, int]) -> str:

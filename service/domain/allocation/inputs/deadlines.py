@@ -16,7 +16,14 @@ from service.domain.contention.deadline_plan import Deadlines
 from service.domain.perf.forecast import forecast, remaining_of
 from service.domain.shared.arrays import FloatArray
 
-_NEVER = (Note.NOT_ALLOWED, Note.OVER_BUDGET, Note.DEADLINE, Note.BACK_OFF, Note.UNKNOWN_RESUME)
+_NEVER = (
+    Note.NOT_ALLOWED,
+    Note.OVER_BUDGET,
+    Note.DEADLINE,
+    Note.OTHER_MARKET,
+    Note.BACK_OFF,
+    Note.UNKNOWN_RESUME,
+)
 """Exclusions that a deadline does not override."""
 _NOW = (Note.OFFERED, Note.CURRENT, Note.NO_GAIN, Note.NOT_WORTH_IT)
 """Configurations that a job may change to for its deadline; a small gain may be what it lacks."""
@@ -54,7 +61,7 @@ def late_s_of(scope: RoundScope, estimates: Estimates) -> FloatArray:
     """
     prospects = estimates.prospects
     left = remaining_of(scope.jobs, scope.snapshot.ended_samples)
-    worth = worth_of_a_sample(scope.current, estimates.table)
+    worth = worth_of_a_sample(scope.jobs, scope.current, estimates.table)
     samples = np.where(estimates.known, np.maximum(left.samples, 1.0) * worth, np.nan)
     here = np.arange(prospects.goodput.shape[1]) == scope.current[:, None]
     change = [

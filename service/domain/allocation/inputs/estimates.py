@@ -41,7 +41,13 @@ class Estimates:
 def estimates_of(scope: RoundScope) -> Estimates:
     """Return the estimates for the jobs of a round."""
     snapshot, jobs, columns = scope.snapshot, scope.jobs, scope.columns
-    learned = learn(jobs, columns.by_kind.kinds, snapshot.measurements, snapshot.class_measurements)
+    learned = learn(
+        jobs,
+        columns.by_kind.kinds,
+        snapshot.measurements,
+        snapshot.class_measurements,
+        snapshot.loss_histories,
+    )
     if snapshot.keeps_batch:
         learned = replace(learned, models=replace(learned.models, adapts=np.zeros(len(jobs), dtype=np.bool_)))
     measured = measured_configurations(scope)

@@ -48,10 +48,15 @@ class Note(IntEnum):
     AT_REST = 12
     RESERVED = 13
     TOO_LATE = 14
+    OTHER_MARKET = 15
     UNKNOWN_RESUME = 20
 
 
-NOTE_OF = {SpendingBar.OVER_BUDGET: Note.OVER_BUDGET, SpendingBar.DEADLINE: Note.DEADLINE}
+NOTE_OF = {
+    SpendingBar.OVER_BUDGET: Note.OVER_BUDGET,
+    SpendingBar.DEADLINE: Note.DEADLINE,
+    SpendingBar.MARKET: Note.OTHER_MARKET,
+}
 
 
 def is_young(job: Job, snapshot: Snapshot) -> bool:

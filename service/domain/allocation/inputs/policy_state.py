@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from headway.contract.views.jobs import JobProgress
 from service.domain.allocation.inputs.round import Round
 from service.domain.cluster.snapshot import LedgerTotals, Snapshot
 from service.domain.jobs.job import Job, class_of
@@ -40,7 +41,7 @@ def advanced(policy: Policy, round_: Round) -> tuple[Policy, Mapping[str, Any]]:
     next_policy, state = policy.advance(round_.given, _history(round_))
     if not state:
         return next_policy, {}
-    unsized = [job.id for job in round_.snapshot.jobs.values() if job.progress.total_samples is None]
+    unsized = [job.id for job in round_.snapshot.jobs.values() if job.progress.work_total is None]
     return next_policy, {
         "at": now.isoformat(),
         "ledger": _ledger_after(spent, now),
@@ -58,7 +59,7 @@ def state_of(stored: Mapping[str, Any]) -> Mapping[str, Any]:
 def _history(round_: Round) -> RoundHistory:
     stored = round_.snapshot.policy_state
     elapsed_s = _elapsed_s(stored, round_.snapshot.now)
-    totals = [job.progress.total_samples for job in round_.jobs]
+    totals = [job.progress.work_end for job in round_.jobs]
     return RoundHistory(
         elapsed_s=elapsed_s,
         usd_per_h=_usd_per_h(round_.snapshot, round_.given, elapsed_s),
@@ -75,12 +76,16 @@ def _reports(jobs: Sequence[Job]) -> TrainingReports:
     """Return the reports of the scripts. On average half of the present epoch is done."""
     progress = [job.progress for job in jobs]
     return TrainingReports(
-        done=np.array([float(one.samples) for one in progress]),
+        done=np.array([float(one.work_done) for one in progress]),
         loss=np.array([one.metrics.get(LOSS, math.nan) for one in progress]),
-        epoch_samples=np.array(
-            [one.samples / (one.epoch + 0.5) if one.epoch else math.nan for one in progress]
-        ),
+        epoch_samples=np.array([_epoch_samples(one) for one in progress]),
     )
+
+
+def _epoch_samples(progress: JobProgress) -> float:
+    if progress.dataset_samples is not None:
+        return float(progress.dataset_samples)
+    return progress.samples / (progress.epoch + 0.5) if progress.epoch else math.nan
 
 
 def _usd_per_h(snapshot: Snapshot, given: RoundInput, elapsed_s: float) -> float:

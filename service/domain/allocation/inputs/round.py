@@ -22,11 +22,12 @@ from service.domain.allocation.inputs.notes import (
     is_young,
     notes_of,
 )
+from service.domain.allocation.inputs.recurring import finished_jobs
 from service.domain.allocation.inputs.searching import Searches, searches_of
 from service.domain.allocation.knapsack.problem import Row
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.limits.risk import thrift
-from service.domain.allocation.limits.spending import SpendingBar, cap_rows
+from service.domain.allocation.limits.spending import SpendingBar, cap_rows, worth_of_a_sample
 from service.domain.allocation.limits.tenancy import Tenancy, tenancy_of
 from service.domain.cluster.snapshot import Served, Snapshot
 from service.domain.contention.costs import change_s
@@ -97,9 +98,12 @@ class Round:
             digest.update(np.ascontiguousarray(one).tobytes())
         for name in ("current", "weight", "waited_s", "served_slot_s", "changes", "change_s", "remaining"):
             digest.update(getattr(given, name).tobytes())
-        for factor in (given.thrift, given.share):
+        for factor in (given.thrift, given.share, given.done):
             if factor is not None:
                 digest.update(factor.tobytes())
+        if given.finished is not None:
+            for one in (given.finished.job_class, given.finished.work, given.finished.run_s):
+                digest.update(one.tobytes())
         for claim in self.tenancy.claims:
             digest.update(f"{claim.project} {claim.wanted}".encode())
         return digest.hexdigest()
@@ -116,7 +120,7 @@ def build_round(snapshot: Snapshot) -> Round:
     rows, exempt = rows_of(scope)
     rows += cap_rows(snapshot, scope.jobs, scope.columns)
     tenancy = tenancy_of(snapshot, scope.jobs, scope.columns, scope.capacities, notes.allowed, scope.current)
-    given = _given(scope, notes, estimates.prospects.remaining, search, (*rows, *tenancy.rows))
+    given = _given(scope, notes, estimates, search, (*rows, *tenancy.rows))
     evidence = evidence_of(scope, estimates.measured, tenancy)
     contest = contend(
         replace(given, share=tenancy.share),
@@ -125,7 +129,9 @@ def build_round(snapshot: Snapshot) -> Round:
         solve,
         deadlines_of(scope, estimates, notes, search, tenancy),
     )
-    prices = search.unbiased(thrift(scope.jobs, scope.columns, scope.capacities))
+    prices = search.unbiased(
+        thrift(scope.jobs, scope.columns, scope.capacities, settled=snapshot.market_limits.keys())
+    )
     return Round(
         scope=scope,
         estimates=estimates,
@@ -148,7 +154,7 @@ def requested_slots(job: Job) -> int:
 
 
 def _given(
-    scope: RoundScope, notes: Notes, remaining: FloatArray, search: Searches, rows: tuple[Row, ...]
+    scope: RoundScope, notes: Notes, estimates: Estimates, search: Searches, rows: tuple[Row, ...]
 ) -> RoundInput:
     """Return the input of a policy, before quotas change weights and the rules for competing jobs apply."""
     now, jobs, columns = scope.snapshot.now, scope.jobs, scope.columns
@@ -158,6 +164,8 @@ def _given(
     kinds = [kind if kind not in kinds[:index] else "" for index, kind in enumerate(kinds)]
     seconds = [[one.seconds.get(kind, 0.0) for kind in kinds] for one in served]
     moving = (search.target >= 0) & (search.target != scope.current)
+    # Samples give no time if no speed is known.
+    worth = np.where(estimates.known, worth_of_a_sample(scope.jobs, scope.current, estimates.table), 0.0)
     return RoundInput(
         configurations=columns.configurations,
         rows=rows,
@@ -182,11 +190,13 @@ def _given(
                 for job, moves in zip(jobs, moving, strict=True)
             ]
         ),
-        remaining=remaining,
+        remaining=estimates.prospects.remaining,
         requested_slots=search.sizes(
             columns.configurations.slots, np.array([requested_slots(job) for job in jobs], dtype=np.int64)
         ),
         job_class=job_classes(jobs),
+        done=np.array([float(job.progress.work_done) for job in jobs]) * worth,
+        finished=finished_jobs(scope.snapshot.ended_runs, jobs, worth),
     )
 
 

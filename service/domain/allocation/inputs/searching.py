@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,15 +12,16 @@ from headway.contract.spec import Resize
 from headway.contract.views.forecasts import SearchPhase, SearchView
 from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.configurations.eligibility import is_silent
-from service.domain.allocation.configurations.masks import columns_of_size
 from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.inputs.estimates import Estimates
 from service.domain.allocation.inputs.notes import NOTE_OF, Note, Notes, is_young
+from service.domain.allocation.inputs.search_points import points_of
+from service.domain.allocation.limits.spending import worth_of_a_sample
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.contention.costs import change_s
 from service.domain.jobs.job import Job
-from service.domain.perf.learned import batch_of
-from service.domain.perf.search import BOUND, Known, SearchGoal, SearchPosition, SearchStep, search_step
+from service.domain.perf.goal_target import work_left
+from service.domain.perf.search import BOUND, SearchGoal, SearchPosition, SearchStep, search_step
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
@@ -32,10 +33,18 @@ goes there if there is capacity, while its weight against other jobs stays the s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searches:
-    """Steps of the searching jobs by job id. `target` (J,) is the column that each search wants, -1 for none."""
+    """Steps of the searching jobs by job id. `target` (J,) is the column that each search wants, -1 for none.
+
+    `batches` has the global batch of that column by job id, for jobs that adapt it.
+    """
 
     target: IntArray
     steps: Mapping[str, SearchStep] = field(default_factory=dict)
+    batches: Mapping[str, int] = field(default_factory=dict)
+
+    def batch_at(self, job_id: str, row: int, column: int) -> int | None:
+        """Return the global batch that a job's search wants at `column`; None if it wants another column or none."""
+        return self.batches.get(job_id) if self.target[row] == column else None
 
     def opened(self, mask: BoolArray) -> BoolArray:
         """Return the part of `mask` (J, C) that searches want."""
@@ -74,6 +83,8 @@ def searches_of(scope: RoundScope, estimates: Estimates, notes: Notes) -> Search
     allowed = ~np.isin(notes.codes, (Note.NOT_ALLOWED, *NOTE_OF.values()))
     target = np.full(len(scope.jobs), -1, dtype=np.int64)
     steps: dict[str, SearchStep] = {}
+    batches: dict[str, int] = {}
+    worth = worth_of_a_sample(scope.jobs, scope.current, estimates.table)
     for row, job in enumerate(scope.jobs):
         if job.spec.goal.search is None:
             continue
@@ -81,32 +92,41 @@ def searches_of(scope: RoundScope, estimates: Estimates, notes: Notes) -> Search
         if why_not:
             steps[job.id] = SearchStep(target=-1, phase=SearchPhase.OFF, reason=why_not)
             continue
-        current, by_kind = int(scope.current[row]), scope.columns.by_kind
+        points = points_of(scope, estimates, row, allowed[row])
+        column = int(scope.current[row])
+        current = points.at(column, job.progress.global_batch)
         position = SearchPosition(
             current=current,
-            settled_on=_settled_on(job, scope.columns, current),
+            settled_on=current if _is_settled(job, scope.columns, column) else -1,
             young=is_young(job, scope.snapshot),
-            left=_left(job),
-            done=float(job.progress.samples),
+            left=work_left(job.progress) * float(worth[row]),
+            done=job.progress.work_done * float(worth[row]),
             change_s=change_s(job),
         )
-        known = _known(scope, estimates, row, allowed[row])
-        steps[job.id] = search_step(_goal(job, scope.snapshot, by_kind), by_kind, known, position)
-        target[row] = steps[job.id].target
-    return Searches(target=target, steps=steps)
+        goal = _goal(job, scope.snapshot, scope.columns.by_kind)
+        step = search_step(goal, points.configurations, points.known, position)
+        if step.target >= 0:
+            batch, target[row] = int(points.batch[step.target]), int(points.column[step.target])
+            step = replace(step, target=int(target[row]))
+            if batch:
+                batches[job.id] = batch
+        steps[job.id] = step
+    return Searches(target=target, steps=steps, batches=batches)
 
 
-def search_view(job: Job, step: SearchStep, columns: Columns) -> SearchView:
-    """Return a step in the form that the job stores and users see."""
+def search_view(job: Job, step: SearchStep, columns: Columns, batch: int | None = None) -> SearchView:
+    """Return a step in the form that the job stores and users see. `batch` is the global batch that it wants."""
     there, spent, configurations = step.target >= 0, step.spent, columns.by_kind
     return SearchView(
         mode=str(job.spec.goal.search),
         phase=step.phase,
-        device_kind=configurations.kinds[int(configurations.kind[step.target])] if there else None,
+        device_kind=configurations.kind_name(step.target) if there else None,
         slots=int(configurations.slots[step.target]) if there else None,
+        global_batch=batch,
         place=columns.text_of(step.target) if there else "",
         visited=step.visited,
         visits=step.visits,
+        shown=step.shown,
         skipped=step.skipped,
         time_s=round(spent.time_s, 3),
         cost_usd=spent.cost_usd,
@@ -143,39 +163,10 @@ def _goal(job: Job, snapshot: Snapshot, configurations: Configurations) -> Searc
     )
 
 
-def _settled_on(job: Job, columns: Columns, current: int) -> int:
-    """Return the column that the job holds if an earlier step has settled there; otherwise -1."""
+def _is_settled(job: Job, columns: Columns, column: int) -> bool:
+    """Return True if the job holds the column and the batch on which an earlier step has settled."""
     before = job.progress.search
-    if before is None or before.phase is not SearchPhase.SETTLED or current < 0:
-        return -1
-    return current if before.place == columns.text_of(current) else -1
-
-
-def _left(job: Job) -> float:
-    """Return the samples left, in plain samples; NaN if the script does not report the total."""
-    total = job.progress.total_samples
-    return math.nan if total is None else float(max(total - job.progress.samples, 0))
-
-
-def _known(scope: RoundScope, estimates: Estimates, row: int, allowed: BoolArray) -> Known:
-    """Return the measurements and estimates of a job, in plain samples per second."""
-    configurations, prospects = scope.columns.by_kind, estimates.prospects
-    efficiency = estimates.table.efficiency[row]
-    runs = efficiency > 0
-    worth = np.where(runs, efficiency, 1.0)
-    steps, seconds, samples = (np.zeros(configurations.slots.size) for _ in range(3))
-    for one in scope.snapshot.measurements.get(scope.jobs[row].id, ()):
-        if one.believable:
-            same = columns_of_size(one.device_kind, one.slots, configurations)
-            steps[same] += one.steps
-            samples[same] += one.steps * batch_of(one)
-            seconds[same] += one.steps * batch_of(one) / one.samples_per_s
-    return Known(
-        allowed=allowed,
-        per_s=np.where(runs, prospects.goodput[row] / worth, 0.0),
-        low=np.where(runs, prospects.low[row] / worth, 0.0),
-        steps=steps,
-        seconds=seconds,
-        samples=samples,
-        modelled=bool(estimates.known[row]),
-    )
+    if before is None or before.phase is not SearchPhase.SETTLED or column < 0:
+        return False
+    same_batch = before.global_batch in {None, job.progress.global_batch}
+    return same_batch and before.place == columns.text_of(column)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,8 +13,8 @@ from headway.contract.values.markets import Market
 from service.domain.allocation.configurations.capacity import PoolCapacity
 from service.domain.allocation.configurations.configurations import Columns
 from service.domain.cluster.pools import Pool
+from service.domain.cluster.spot_rate import spot_share
 from service.domain.jobs.job import Job
-from service.domain.perf.spot_rate import spot_share
 from service.domain.shared.arrays import BoolArray, FloatArray
 
 CHECKPOINT_S: Final = 1.0
@@ -92,25 +92,34 @@ def _shares(losses_per_h: FloatArray, job: Job, restart_s: float) -> FloatArray:
     return shares
 
 
-def thrift(jobs: Sequence[Job], columns: Columns, rooms: Mapping[str, PoolCapacity]) -> FloatArray | None:
+def thrift(
+    jobs: Sequence[Job],
+    columns: Columns,
+    rooms: Mapping[str, PoolCapacity],
+    *,
+    settled: Collection[str] = (),
+) -> FloatArray | None:
     """Return the factors (J, C), from 0 to 1, for the price of a configuration's market; 1 for the cheapest
     one.
 
     They apply only to a job that accepts both markets, if both have a price, by the objective of its goal.
     With `cost`, half the price counts as much as twice the speed; with `time` the price does not count; with
-    `balanced` it counts a little. Return None if no job has that choice.
+    `balanced` it counts a little. Prices do not count for `settled` jobs, whose markets another rule chooses.
+    Return None if no job has that choice.
     """
-    dearer = np.ones(len(columns.parts))
-    slots = np.maximum(columns.configurations.slots, 1)
-    usd = columns.configurations.usd_per_h / slots
-    for index, kind in enumerate(columns.by_kind.kinds):
-        both = [Pool(kind, market).name for market in Market]
+    least = np.zeros(len(columns.pools))  # dollars per slot-hour in the cheaper market; 0 without a choice
+    for index, pool in enumerate(columns.pools):
+        both = [Pool(pool.kind, market).name for market in Market]
         if all(name in rooms and rooms[name].usd_per_slot_h > 0 for name in both):
-            here = columns.by_kind.kind == index
-            least = min(rooms[name].usd_per_slot_h for name in both)
-            dearer[here] = np.minimum(least / usd[here], 1.0)
+            least[index] = min(rooms[name].usd_per_slot_h for name in both)
+    usd_per_h, parts = columns.configurations.usd_per_h, columns.parts
+    choice = ((parts == 0) | (least > 0)).all(axis=1) & (usd_per_h > 0)
+    dearer = np.where(choice, np.minimum(parts @ least / np.where(choice, usd_per_h, 1.0), 1.0), 1.0)
     powers = np.array(
-        [_THRIFT[job.spec.goal.objective] if job.spec.market == "mixed" else 0.0 for job in jobs]
+        [
+            _THRIFT[job.spec.goal.objective] if job.spec.market == "mixed" and job.id not in settled else 0.0
+            for job in jobs
+        ]
     )
     if not powers.any() or (dearer == 1.0).all():
         return None
@@ -122,6 +131,9 @@ def saves(columns: Columns, current: int, factor: float) -> BoolArray:
     `factor` elsewhere.
     """
     usd_per_h, slots = columns.configurations.usd_per_h, columns.configurations.slots
-    alike = (columns.by_kind.kind == columns.by_kind.kind[current]) & (slots == slots[current])
+    by_kind = columns.by_kind
+    alike = (by_kind.kind == by_kind.kind[current]) & (slots == slots[current])
+    if by_kind.parts is not None:
+        alike = (by_kind.parts == by_kind.parts[current]).all(axis=1)
     elsewhere = (columns.parts != columns.parts[current]).any(axis=1)
     return np.asarray(alike & elsewhere & (usd_per_h * factor <= usd_per_h[current]))

@@ -1,8 +1,7 @@
-"""Limits on money and time: caps on dollars per hour, spending limits of jobs, and deadlines."""
+"""Limits on money, time and markets: caps on dollars per hour, spending limits of jobs, deadlines, and market limits."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,10 +13,13 @@ from service.domain.allocation.configurations.capacity import PoolCapacity
 from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.knapsack.problem import Row
 from service.domain.allocation.limits.risk import on_spot
+from service.domain.cluster.market_limits import MarketLimit
 from service.domain.cluster.snapshot import Cap, Limit, Snapshot
+from service.domain.cluster.spot_rate import HOUR_S, is_pressed
 from service.domain.jobs.job import Job
+from service.domain.jobs.work import worth_of_work
+from service.domain.perf.goal_target import work_left
 from service.domain.perf.learned import LearnedModels
-from service.domain.perf.spot_rate import HOUR_S, is_pressed
 from service.domain.perf.tables import GoodputTable
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
@@ -26,11 +28,12 @@ _MARGIN: Final = 1.05
 
 
 class SpendingBar(IntEnum):
-    """Limit of money or time that excludes a job from a configuration."""
+    """Limit of money, time or market that excludes a job from a configuration."""
 
     NONE = 0
     OVER_BUDGET = 1
     DEADLINE = 2
+    MARKET = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,7 @@ def prospects_of(
     # Samples give no time if no speed is known: with a guessed speed the shortest job might look the longest.
     remaining = np.where(
         learned.measured | learned.related,
-        np.array([_remaining(job) for job in jobs]) * worth_of_a_sample(current, table),
+        np.maximum([work_left(job.progress) for job in jobs], 1.0) * worth_of_a_sample(jobs, current, table),
         np.nan,
     )
     return Prospects(
@@ -86,19 +89,14 @@ def prospects_of(
     )
 
 
-def worth_of_a_sample(current: IntArray, table: GoodputTable) -> FloatArray:
-    """Return the reference samples (J,) per sample of each job, at the batch that it has or would have."""
+def worth_of_a_sample(jobs: Sequence[Job], current: IntArray, table: GoodputTable) -> FloatArray:
+    """Return the reference samples (J,) per unit of each job's work, at the batch that it has or would have."""
     if not table.goodput.size:
         return np.ones(len(current))
     column = np.where(current >= 0, current, table.goodput.argmax(axis=1))
-    worth = table.efficiency[np.arange(len(current)), column]
-    return np.where(worth > 0, worth, 1.0)
-
-
-def _remaining(job: Job) -> float:
-    """Return the samples left; NaN if the script does not report the total."""
-    total = job.progress.total_samples
-    return math.nan if total is None else float(max(total - job.progress.samples, 1))
+    at = np.arange(len(current)), column
+    rows = zip(jobs, table.efficiency[at], table.counted[at], strict=True)
+    return np.array([float(worth_of_work(*row)) for row in rows])
 
 
 def cap_rows(snapshot: Snapshot, jobs: Sequence[Job], columns: Columns) -> tuple[Row, ...]:
@@ -165,7 +163,17 @@ def bars_of(
             snapshot, jobs[row], row, allowed[row] & ~spot, spot, current, prospects
         ):
             bars[row, spot] = SpendingBar.DEADLINE
+    for row, job in enumerate(jobs):
+        if job.id in snapshot.market_limits:
+            beyond = _beyond(snapshot.market_limits[job.id], columns)
+            bars[row, beyond & (bars[row] == SpendingBar.NONE)] = SpendingBar.MARKET
     return bars
+
+
+def _beyond(limit: MarketLimit, columns: Columns) -> BoolArray:
+    """Return the columns (C,) with more slots of a pool than the rule of the spot market chose for a job."""
+    most = np.array([limit.slots.get(pool.priced_as, np.inf) for pool in columns.pools])
+    return np.asarray((columns.parts > most).any(axis=1))
 
 
 def _over_budget(limit: Limit, cost: FloatArray, open_to: BoolArray, current: int) -> BoolArray:

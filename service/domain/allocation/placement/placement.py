@@ -156,8 +156,9 @@ class _Move:
 
     def with_part(self, other: _Move) -> _Move:
         """Return the move with the slots in another pool added."""
+        nodes = (*self.allocation, *other.allocation)
         return _Move(
-            {**self.allocation, **other.allocation},
+            {node: [*self.allocation.get(node, ()), *other.allocation.get(node, ())] for node in nodes},
             self.displaced or other.displaced,
             {
                 **self.taken_from,

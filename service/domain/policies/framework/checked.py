@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
+from service.domain.cluster.contention_rules import Rhythm
 from service.domain.policies.framework.policy import (
     Choices,
     Policy,
@@ -17,6 +18,7 @@ from service.domain.policies.framework.policy import (
     RoundInput,
     StatefulPolicy,
     keeps_batch,
+    rhythm_of,
 )
 
 _ROUNDING = 1e-9
@@ -51,6 +53,11 @@ class CheckedPolicy:
     def keeps_batch(self) -> bool:
         """True if jobs keep their batches under the policy."""
         return keeps_batch(self.policy)
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """Return the rhythm of the policy itself."""
+        return rhythm_of(self.policy)
 
     def advance(self, given: RoundInput, history: RoundHistory) -> tuple[Policy, Mapping[str, Any]]:
         """Return the policy of this round, checked as well, and its next state; empty without state."""

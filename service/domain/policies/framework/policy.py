@@ -9,7 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
+from headway.contract.values.devices import mix_name
 from service.domain.allocation.knapsack.problem import Row, Solution, Solve
+from service.domain.cluster.contention_rules import Rhythm
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 
@@ -17,6 +21,9 @@ from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 class Configurations:
     """Configurations that jobs could be given, by column (C,). `kind` indexes `kinds`; prices are per
     configuration.
+
+    `parts` (C, K) are the slots of each kind, if some configurations have slots of several kinds. `kind` is then
+    one of these kinds. Otherwise it is None.
     """
 
     kinds: tuple[str, ...]
@@ -24,6 +31,47 @@ class Configurations:
     slots: IntArray
     nodes: IntArray
     usd_per_h: FloatArray
+    parts: IntArray | None = None
+
+    @property
+    def mixed(self) -> BoolArray:
+        """Mask (C,) of the configurations with slots of several kinds."""
+        if self.parts is None:
+            return np.zeros(len(self.slots), dtype=np.bool_)
+        return np.asarray((self.parts > 0).sum(axis=1) > 1)
+
+    def of_columns(self, columns: IntArray) -> Configurations:
+        """Return the configurations of these columns, in that order; a column may come several times."""
+        return Configurations(
+            kinds=self.kinds,
+            kind=self.kind[columns],
+            slots=self.slots[columns],
+            nodes=self.nodes[columns],
+            usd_per_h=self.usd_per_h[columns],
+            parts=None if self.parts is None else self.parts[columns],
+        )
+
+    def kind_name(self, column: int) -> str:
+        """Return the device kind of a configuration; of a mixed one, its slots by kind (`mix_name`)."""
+        if self.parts is None:
+            return self.kinds[int(self.kind[column])]
+        return mix_name(dict(zip(self.kinds, self.parts[column].tolist(), strict=True)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedJobs:
+    """Jobs that ended by themselves (E,), oldest first, from which the work of recurring jobs is learned.
+
+    Attributes:
+        job_class: (E,) index of the job's class, as in `RoundInput.job_class`; classes without a job in the round
+            have further indices.
+        work: (E,) reference samples of the whole job.
+        run_s: (E,) seconds that the job held slots; 0 if unknown.
+    """
+
+    job_class: IntArray
+    work: FloatArray
+    run_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +104,8 @@ class RoundInput:
             they keep every row. The solver that a policy is given keeps them (`knapsack.guaranteed_solve`). None if no
             job must have slots.
         firm: (J,) running jobs that keep slots whatever others would gain from them; None if there are none.
+        done: (J,) reference samples that the job has done, NaN if unknown; None if all are unknown.
+        finished: jobs that ended before; None if nothing is known about them.
     """
 
     configurations: Configurations
@@ -77,6 +127,8 @@ class RoundInput:
     share: FloatArray | None = None
     seats: IntArray | None = None
     firm: BoolArray | None = None
+    done: FloatArray | None = None
+    finished: FinishedJobs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +198,12 @@ def keeps_batch(policy: Policy) -> bool:
     A policy declares it by a class variable `keeps_batch`. Goodput is then that of the job's own batch.
     """
     return bool(getattr(policy, "keeps_batch", False))
+
+
+def rhythm_of(policy: Policy) -> Rhythm:
+    """Return the rhythm that a policy declares by a class variable `rhythm`, otherwise the usual one."""
+    rhythm = getattr(policy, "rhythm", None)
+    return rhythm if isinstance(rhythm, Rhythm) else Rhythm()
 
 
 @runtime_checkable

@@ -46,10 +46,10 @@ def test_ps_imports_the_models_of_jobs_alone() -> None:
         name.removeprefix("headway.contract.") for name in found if name.startswith("headway.contract.")
     }
     assert models <= {
-        "output", "run_facts", "spec",
-        "values", "values.devices", "values.dollars", "values.markets", "values.patterns", "values.quantities",
-        "values.text", "values.tracker_names",
-        "views", "views.forecasts", "views.jobs",
+        "output", "run_facts", "spec", "spec_parts",
+        "values", "values.balance", "values.devices", "values.dollars", "values.learning_rate_rules", "values.markets",
+        "values.patterns", "values.quantities", "values.targets", "values.text", "values.tracker_names",
+        "views", "views.forecasts", "views.jobs", "views.progress",
     }  # fmt: skip
     assert not found & {"yaml", "click", "tarfile", "headway.jobfile", "torch"}
     others = {name.removeprefix("headway.cli.") for name in found if name.startswith("headway.cli.")}

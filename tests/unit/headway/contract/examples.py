@@ -29,9 +29,11 @@ _SLOT = agents.SlotInfo(
     device_kind="h100",
     memory_bytes=85_899_345_920,
     uuid="GPU-1b2c",
-    health=agents.DeviceHealth(temperature_c=61, memory_used_bytes=1 << 30, ecc_uncorrected=0),
+    health=health.DeviceHealth(temperature_c=61, memory_used_bytes=1 << 30, ecc_uncorrected=0),
 )
-_MEMBER = agents.Member(rank=0, node_id="n01", slot=3, born_generation=5, born_rank=1)
+_MEMBER = agents.Member(
+    rank=0, node_id="n01", slot=3, born_generation=5, born_rank=1, device_kind="a100", speed=4.0
+)
 _TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _SAID = {"rank": 1, "generation": 7, "at_s": 1_763_726_400.25}
 
@@ -41,7 +43,7 @@ COMMANDS: tuple[BaseModel, ...] = (
         bundle="sha256:" + "0" * 64, env={"A": "b"}, ranks=[agents.RankSlot(rank=1, local_rank=0, slot=3)],
         world_size=4, node_rank=1, node_count=2, master_addr="10.0.0.1", master_port=20001, hosts_store=True,
         store_port=20002, live=True, joins=True, global_batch=256, start_global_batch=512, max_global_batch=1024,
-        max_local_batch=64, lr_rule="sqrt", checkpoint_uri="s3://bucket/checkpoints/j", checkpoint_every_s=30.0,
+        max_local_batch=64, lr_rule="sqrt", balance='{"dead_band": 0.1}', speeds=[4.0, 1.0], checkpoint_uri="s3://bucket/checkpoints/j", checkpoint_every_s=30.0,
         checkpoint_keep=3, losses=run_facts.LossRate(per_h=0.25, at=_AT), grace_s=60.0, hung_after_s=600.0, hung_factor=10.0, hung_when_still=True,
         secrets=["WANDB_API_KEY"], traceparent=_TRACEPARENT,
         cpus_per_slot=4.0, memory_per_slot_bytes=1 << 34, image="registry.example/train:1",
@@ -135,7 +137,7 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
     runtime.Progress(
         **_SAID, epoch=1, samples=640, total_samples=6400, steps=10, step_s_sum=1.5, step_s_squares=0.25,
         global_batch=64, local_batch=16, accumulation=2, sync_s_sum=0.1, local_batches=(16, 16, 16, 16),
-        gradient_sqr=0.5, gradient_var=2.5, max_global_batch=128,
+        gradient_sqr=0.5, gradient_var=2.5, max_global_batch=128, lr_rule="sqrt",
     ),
     runtime.BatchChanged(**_SAID, samples=640, global_batch=128, lr_factor=1.4, cause="order"),
     runtime.Metrics(**_SAID, epoch=1, samples=640, values={"loss": 0.5}),
@@ -149,7 +151,7 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
 
 ORDER = orders.Order(
     generation=7, world_size=2, store="10.0.0.1:20002", members={"5.1": 0, "7.0": 1}, lost=True,
-    batch=orders.BatchPlan(global_batch=512),
+    batch=orders.BatchPlan(global_batch=512), speeds=(4.0, 1.0),
 )  # fmt: skip
 
 LAUNCHER: tuple[protocol.Message, ...] = (

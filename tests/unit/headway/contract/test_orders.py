@@ -23,6 +23,7 @@ orders = st.builds(
     batch=st.none() | plans,
     losses_per_h=st.none() | st.floats(0, 1e6),
     losses_at_s=st.floats(0, 1e10),
+    speeds=st.lists(st.floats(1e-6, 1e6), max_size=4).map(tuple),
 )
 PLAIN = Order(generation=2, world_size=1, store="127.0.0.1:1", members={"1.0": 0})
 
@@ -42,7 +43,8 @@ def test_fields_of_a_newer_agent_are_ignored(order: Order, extra: dict[str, Any]
 
 def test_an_older_agent_says_nothing_of_losses_and_batches() -> None:
     written = json.loads(order_to_json(PLAIN))
-    del written["lost"], written["batch"], written["losses_per_h"], written["losses_at_s"]
+    for name in ("lost", "batch", "losses_per_h", "losses_at_s", "speeds"):
+        del written[name]
     assert order_from_json(json.dumps(written)) == PLAIN
 
 
@@ -57,6 +59,10 @@ def test_an_older_agent_says_nothing_of_losses_and_batches() -> None:
         ("members", ["1.0"]),
         ("members", {"1.0": "first"}),
         ("members", {"1.0": None}),
+        ("speeds", 2),
+        ("speeds", ["fast"]),
+        ("speeds", [0]),
+        ("speeds", [float("inf")]),
         ("batch", 64),
         ("batch", {"other": 3}),
         ("batch", {"global_batch": "many"}),

@@ -35,6 +35,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "tuple[int, ...]": st.lists(counts, max_size=9).map(tuple),
     "tuple[float, ...]": st.lists(seconds, max_size=9).map(tuple),
     "str": st.sampled_from(["file:///c", "s3://bucket/übung"]),
+    "str | None": st.sampled_from([None, "sqrt"]),
     "dict[str, float]": st.dictionaries(st.sampled_from(["loss", "Genauigkeit %"]), st.floats(-1e9, 1e9)),
 }
 
@@ -99,7 +100,9 @@ def test_a_message_without_one_of_its_fields_is_refused_unless_an_older_rank_has
     content = json.loads(to_line(message))
     name = data.draw(st.sampled_from(sorted(content)))
     del content[name]
-    defaults = {one.name: one.default for one in fields(message) if one.default is not MISSING}
+    defaults = {one.name: one.default for one in fields(message) if one.default is not MISSING} | {
+        one.name: one.default_factory() for one in fields(message) if one.default_factory is not MISSING
+    }
     if name in defaults:
         assert from_fields(content) == replace(message, **{name: defaults[name]})
     else:

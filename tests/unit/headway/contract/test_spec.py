@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headway.contract.spec import MAX_SLOTS, RESERVED_ENV, Elastic, JobSpec, Resize
+from headway.contract.spec_parts import PartialBackprop
 
 OK: dict[str, Any] = {"name": "job", "run": "python train.py"}
 
@@ -23,7 +24,7 @@ def wrong_fields(**changes: Any) -> list[str]:
 def test_a_name_and_a_command_are_enough() -> None:
     spec = JobSpec.model_validate(OK)
     assert (spec.elastic.min, spec.elastic.max, spec.elastic.resize) == (1, 1, Resize.LIVE)
-    assert (spec.batch.policy, spec.batch.global_, spec.batch.lr_rule) == ("fixed", None, "none")
+    assert (spec.batch.policy, spec.batch.global_, spec.batch.lr_rule) == ("fixed", None, "auto")
     assert (spec.checkpoint.every, spec.checkpoint.keep, spec.checkpoint.grace_s) == ("auto", 3, 60.0)
     assert (spec.retry.user_errors, spec.retry.infrastructure) == (0, 3)
     assert (spec.priority, spec.project, spec.market) == (50, "default", "on-demand")
@@ -78,6 +79,10 @@ def test_what_is_missing_is_named(missing: str) -> None:
         ({"elastic": {"max": 4, "sizes": []}}, "elastic"),
         ({"elastic": {"min": 2, "max": 4, "sizes": [1, 8]}}, "elastic"),
         ({"elastic": {"resize": "maybe"}}, "elastic.resize"),
+        ({"elastic": {"partial_backprop": {"min_depth": 0}}}, "elastic.partial_backprop.min_depth"),
+        ({"elastic": {"partial_backprop": {"min_depth": 1}}}, "elastic.partial_backprop.min_depth"),
+        ({"elastic": {"partial_backprop": {}}}, "elastic.partial_backprop.min_depth"),
+        ({"elastic": {"partial_backprop": {"min_depth": 0.5, "d": 1}}}, "elastic.partial_backprop.d"),
         ({"batch": {"global": 0}}, "batch.global"),
         ({"batch": {"max_local": 0}}, "batch.max_local"),
         ({"batch": {"policy": "big"}}, "batch.policy"),
@@ -112,6 +117,17 @@ def test_what_is_missing_is_named(missing: str) -> None:
 )
 def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
     assert wrong_fields(**changes) == [field]
+
+
+def test_partial_gradients_have_no_noise_that_a_batch_could_follow() -> None:
+    adaptive = {"policy": "adaptive", "global": 8, "max_global": 64}
+    assert wrong_fields(elastic={"partial_backprop": {"min_depth": 0.5}}, batch=adaptive) == [""]
+    fixed = JobSpec.model_validate(
+        {**OK, "elastic": {"partial_backprop": {"min_depth": 0.5}}, "batch": {"global": 8}}
+    )
+    assert fixed.elastic.min_depth == 0.5
+    assert Elastic(partial_backprop=PartialBackprop(min_depth=0.25)).min_depth == 0.25
+    assert Elastic().min_depth is None
 
 
 @pytest.mark.parametrize("value", ["soon", 0, -5, "0s", 8 * 86400])
@@ -243,3 +259,52 @@ def test_wrong_words_about_scripts_are_refused(fields: dict[str, Any]) -> None:
 def test_patterns_that_re2_knows_are_taken(regex: str) -> None:
     fields = {"name": "j", "run": "python t.py", "progress": {"regex": regex}}
     assert JobSpec.model_validate(fields).progress.regex == regex
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"elastic": {"max": 4, "mix": ["a100"]}}, "elastic"),
+        ({"elastic": {"max": 4, "mix": ["a100", "a100"]}}, "elastic"),
+        ({"elastic": {"max": 4, "mix": ["a100", "T4"]}}, "elastic.mix.1"),
+        ({"elastic": {"max": 1, "mix": ["a100", "t4"]}}, "elastic"),
+        ({"elastic": {"max": 4, "mix": ["a100", "t4"]}, "resources": {"devices": ["a100"]}}, ""),
+        ({"batch": {"balance": "on"}}, None),
+        ({"batch": {"balance": {"dead_band": 1}}}, None),
+        ({"batch": {"balance": {"min_share": 1.5}}}, None),
+        ({"batch": {"balance": {"max_share": 0.5}}}, None),
+    ],
+)
+def test_a_wrong_mix_or_balance_is_named(changes: dict[str, Any], field: str | None) -> None:
+    named = wrong_fields(**changes)
+    assert named == [field] if field is not None else all(one.startswith("batch.balance") for one in named)
+
+
+@pytest.mark.parametrize(
+    ("balance", "text"),
+    [
+        (None, None),
+        ({}, None),
+        ({"dead_band": 0.05}, None),
+        ("off", "off"),
+        (False, "off"),  # how YAML reads a plain `off`
+        ({"max_share": 2}, '{"dead_band": 0.05, "min_share": 0.0, "max_share": 2.0}'),
+    ],
+)
+def test_ranks_get_the_rule_of_balance_as_text(balance: object, text: str | None) -> None:
+    given = {} if balance is None else {"balance": balance}
+    assert JobSpec.model_validate({**OK, "batch": given}).batch.balance_text == text
+
+
+@pytest.mark.parametrize(
+    ("mix", "slots", "most"),
+    [
+        ((), {"a100": 2, "t4": 3}, 3),
+        (("a100", "t4"), {"a100": 2, "t4": 3}, 5),
+        (("a100", "t4", "v100"), {"a100": 2, "t4": 3, "v100": 4}, 7),  # two kinds at once
+        (("a100", "t4"), {"h100": 9, "t4": 3}, 9),
+        (("a100", "t4"), {}, 0),
+    ],
+)
+def test_slots_that_a_job_may_hold_at_once(mix: tuple[str, ...], slots: dict[str, int], most: int) -> None:
+    assert Elastic(min=1, max=8, mix=mix).most_together(slots) == most

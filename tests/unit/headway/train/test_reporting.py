@@ -12,6 +12,7 @@ from headway.contract.runtime import BatchChanged, EpochClosed, Message, Progres
 from headway.train.checkpoint.replica import Place
 from headway.train.data.batching import Batching, Bounds
 from headway.train.data.boundary import Agreement, Statement
+from headway.train.data.goal import TrainingGoal
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
 from headway.train.gradients.noise import Measurement
@@ -32,7 +33,7 @@ def said(folder: Path) -> list[Message]:
 
 def test_progress_says_how_a_step_is_divided(tmp_path: Path) -> None:
     reporter, batching = Reporter(Mailbox(tmp_path, rank=0, generation=1)), batching_of(2)
-    reporter.total_samples = 60
+    reporter.goal = TrainingGoal(epochs=3, dataset_samples=20, steps=2, by_progress=False)
     reporter.measure(0.5, 0.125)
     reporter.measure(0.25, 0.0)
     reporter.progress(PLACE, batching, is_main=True)
@@ -46,8 +47,24 @@ def test_progress_says_how_a_step_is_divided(tmp_path: Path) -> None:
     assert (first.global_batch, first.local_batch, first.accumulation) == (16, 3, 3)
     assert (first.local_batches, first.max_global_batch) == ((8, 8), 64)
     assert (first.gradient_sqr, first.gradient_var) == (None, None)
+    assert (first.progress, first.total_progress, first.dataset_samples) == (50.0, None, 20)
     assert second.steps == 0
     assert (second.gradient_sqr, second.gradient_var) == (pytest.approx(2.0), pytest.approx(32.0))
+
+
+def test_progress_counts_reference_samples_and_says_where_it_ends(tmp_path: Path) -> None:
+    reporter = Reporter(Mailbox(tmp_path, rank=0, generation=1))
+    reporter.goal = TrainingGoal(epochs=3, dataset_samples=20, steps=2, by_progress=True)
+    reporter.progress(replace(PLACE, excess=7.5), batching_of(2), is_main=True)
+    fixed = Batching(replace(BOUNDS, most_global=None), rank=0, world_size=2)
+    reporter.goal = replace(reporter.goal, by_progress=False)
+    reporter.progress(PLACE, fixed, is_main=True)
+    adaptive, constant = said(tmp_path)
+    assert isinstance(adaptive, Progress)
+    assert isinstance(constant, Progress)
+    assert (adaptive.samples, adaptive.total_samples) == (50, 60)
+    assert (adaptive.progress, adaptive.total_progress, adaptive.dataset_samples) == (42.5, 60.0, 20)
+    assert (constant.progress, constant.total_progress, constant.dataset_samples) == (None, None, None)
 
 
 def test_other_ranks_say_nothing_of_steps_and_begin_anew_with_each_report(tmp_path: Path) -> None:
@@ -129,3 +146,10 @@ def test_progress_says_who_is_slow(tmp_path: Path) -> None:
         (),
         (0.25 / 8, 0.5 / 8),
     ]
+
+
+def test_progress_says_by_which_rule_the_learning_rate_follows_the_batch(tmp_path: Path) -> None:
+    fixed = Batching(Bounds(global_batch=16, rule="sqrt"), rank=0, world_size=1)
+    for batching in (batching_of(2), fixed):
+        Reporter(Mailbox(tmp_path, rank=0, generation=1)).progress(PLACE, batching, is_main=True)
+    assert [one.lr_rule for one in said(tmp_path) if isinstance(one, Progress)] == [BOUNDS.rule, None]

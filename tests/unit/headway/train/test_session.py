@@ -205,3 +205,75 @@ def test_short_and_first_steps_do_not_count_as_step_times(tmp_path: Path) -> Non
     assert (last["samples"], last["total_samples"]) == (20, 20)
     assert (last["global_batch"], last["local_batch"], last["accumulation"]) == (4, 2, 2)
     assert [message["samples"] for message in messages(tmp_path, "first_step")] == [4]
+
+
+ADAPTIVE: dict[str, Any] = {
+    "global_batch": 4,
+    "most_global_batch": 16,
+    "start_global_batch": 16,
+    "lr_rule": "none",
+}
+
+
+def test_an_adaptive_job_ends_at_the_progress_of_its_epochs(tmp_path: Path) -> None:
+    """At an unscaled rate a step of 16 samples makes the progress of one of 4: two epochs take 16 such steps."""
+    run = make_run(control=tmp_path, **ADAPTIVE)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, step_size=100) for _ in range(2)]
+    wrapped, optimizer, by_step, by_epoch = run.prepare(model, optimizer, *schedules)
+    loader = run.loader(numbers(30), global_batch=4)
+    assert loader.steps_per_epoch == 8
+    assert run.progress == 0.0
+    made = []
+    for _ in run.epochs(2):
+        for (batch,) in loader:
+            wrapped(batch).mean().backward()
+            optimizer.step()
+            by_step.step()
+        by_epoch.step()
+        made.append(run.progress)
+    assert made == [0.25 * epoch for epoch in range(1, 9)]
+    assert (run.steps, by_step.last_epoch, by_epoch.last_epoch) == (16, 16, 2)
+    last = messages(tmp_path, "progress")[-1]
+    assert (last["samples"], last["progress"], last["total_progress"]) == (240, 60.0, 60.0)
+    assert len(messages(tmp_path, "epoch_closed")) == 8
+
+
+def test_training_may_end_within_an_epoch_and_stays_at_its_end(tmp_path: Path) -> None:
+    kept = {"checkpoint_uri": str(tmp_path / "checkpoints"), "control": tmp_path}
+    for attempt in (1, 2):
+        run = make_run(**kept, **{**ADAPTIVE, "start_global_batch": 12})
+        prepared(run)
+        loader = run.loader(numbers(30), global_batch=4)
+        sizes = [len(batch) for _ in run.epochs(2) for (batch,) in loader]
+        # Steps of 12, 12 and 6 samples are worth a third each: 10 an epoch.
+        assert sizes == ([12, 12, 6] * 6 if attempt == 1 else [])
+        assert run.progress == pytest.approx(2.0)
+    run = make_run(**ADAPTIVE)
+    prepared(run)
+    loader = run.loader(numbers(100), global_batch=4)
+    sizes = [len(batch) for _ in run.epochs(1) for (batch,) in loader]
+    assert sizes == ([16] * 6 + [4]) * 4
+    run = make_run(control=tmp_path / "within", **{**ADAPTIVE, "start_global_batch": 15, "global_batch": 10})
+    (tmp_path / "within").mkdir()
+    prepared(run)
+    loader = run.loader(numbers(40), global_batch=10)
+    sizes = [len(batch) for _ in run.epochs(1) for (batch,) in loader]
+    assert sizes == [15, 15, 10, 15, 15], "of the second epoch, ten samples are not needed"
+    (closed,) = messages(tmp_path / "within", "epoch_closed")
+    assert (closed["epoch"], closed["exactly_once"], closed["samples_seen"]) == (0, True, 40)
+    (completed,) = messages(tmp_path / "within", "completed")
+    assert completed["samples"] == 70
+
+
+def test_until_chooses_the_end(tmp_path: Path) -> None:
+    run = make_run(control=tmp_path, **ADAPTIVE)
+    prepared(run)
+    loader = run.loader(numbers(32), global_batch=4)
+    with pytest.raises(ValueError, match='must be "progress" or "epochs"'):
+        run.epochs(1, until="samples")  # type: ignore[arg-type]
+    assert [len(batch) for _ in run.epochs(2, until="epochs") for (batch,) in loader] == [16] * 4
+    last = messages(tmp_path, "progress")[-1]
+    assert (last["samples"], last["progress"], last["total_progress"]) == (64, 16.0, None)
+    assert run.progress == 0.5

@@ -12,7 +12,7 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import JobProgress, JobState
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.cluster.snapshot import Measurement, Served, SlotKey, Snapshot
+from service.domain.cluster.snapshot import EndedRun, Measurement, Served, SlotKey, Snapshot
 from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S
 from service.domain.jobs.job import Job
 from service.simulation.changes import ChangedSnapshot
@@ -60,6 +60,16 @@ def picture(snapshot: Snapshot, ended: tuple[float, ...] = (), **changed: Any) -
     )
 
 
+def test_a_job_that_ends_by_progress_has_the_rest_of_it_left() -> None:
+    made = {"progress": 250.0, "total_progress": 1000.0}
+    job = train(
+        "a", JobState.RUNNING, progress=JobProgress(samples=400, total_samples=1000, **made), live=True
+    )
+    found = picture(known(job, held={"a": [("n1", 0)]}))
+    (application,) = found.world.applications
+    assert application.boundaries.tolist() == [0.0, 750.0]
+
+
 def test_what_was_learned_is_the_truth_of_the_world() -> None:
     progress = JobProgress(samples=400, total_samples=1000)
     job = train("a", JobState.RUNNING, progress=progress, live=True)
@@ -76,18 +86,30 @@ def test_what_was_learned_is_the_truth_of_the_world() -> None:
     assert (found.names, found.endless.tolist(), found.warnings) == ((name("a"),), [False], ())
 
 
+def test_a_job_that_goes_half_way_is_as_fast_as_its_depth_lets_it() -> None:
+    """Both rely on the class: without synchronisation the second would be 1 / 0.8 times as fast on two slots."""
+    partial = {"min": 1, "max": 4, "partial_backprop": {"min_depth": 0.5}}
+    world = picture(known(train("a"), train("b", elastic=partial))).world
+    whole, half = (world.applications[arrival.application].goodput[0] for arrival in world.arrivals)
+    assert half[0] == pytest.approx(whole[0], rel=1e-6)
+    assert 1.15 < half[1] / whole[1] < 1 / 0.8
+
+
 def test_what_jobs_had_and_what_the_policy_remembers_goes_on() -> None:
-    ran = train("a", JobState.RUNNING, live=True, generation=3, age_s=7200.0)
+    progress = JobProgress(samples=640)
+    ran = train("a", JobState.RUNNING, live=True, generation=3, age_s=7200.0, progress=progress)
     late = train("late", age_s=0.0)
     snapshot = replace(
         known(ran, late, held={"a": [("n1", 0)]}),
         served={"a": Served(seconds={"cpu": 7000.0}, slot_s=9000.0)},
         policy_state={"budget": {"spent_usd": 2.0}},
+        ended_runs=(EndedRun("default/train", 900.0, 90.0),),
     )
     world = picture(snapshot, after_s={"late": 50.0}).world
     assert world.arrivals[0].before == PriorService(
-        served_s=(7000.0,), served_slot_s=9000.0, changes=2, waited_s=0.0
+        served_s=(7000.0,), served_slot_s=9000.0, changes=2, waited_s=0.0, done=640.0
     )
+    assert world.ended == {"default/train": ((900.0, 90.0),)}
     assert world.arrivals[1].before is None
     assert world.policy_state == {"budget": {"spent_usd": 2.0}}
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.contract.agents import DeviceHealth, SlotInfo
-from headway.contract.health import DeviceFault, FaultCause
+from headway.contract.agents import SlotInfo
+from headway.contract.health import DeviceFault, DeviceHealth, FaultCause
 from headway.errors import HeadwayError
 from tests.unit.worker_agent.fake_nvml import Event, FakeNvml, FakeNvmlError
 from worker_agent.devices.inventory import find_slots, keep_places, with_health
@@ -198,6 +198,7 @@ def test_a_host_whose_driver_has_failed_does_not_become_one_of_cores() -> None:
     assert [(one.uuid, one.health) for one in offered] == [("A", DeviceHealth()), ("B", DeviceHealth())]
     assert [one.uuid for one in find_slots(1, None, known, gpus=[])] == ["A"]
     assert {one.device_kind for one in find_slots(2, "cpu", known)} == {"cpu"}
+    assert [one.device_kind for one in find_slots(2, "cpu-old", known)] == ["cpu-old", "cpu-old"]
     with pytest.raises(HeadwayError, match="has 2 GPUs"):
         find_slots(3, "a100", known, gpus=[])
     cores = [SlotInfo(index=0, device_kind="cpu")]

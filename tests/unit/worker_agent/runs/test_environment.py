@@ -94,7 +94,8 @@ def test_what_losses_the_service_expects() -> None:
 
 def test_what_the_job_says_of_its_batches() -> None:
     names = {f"HEADWAY_{name}_BATCH" for name in ("GLOBAL", "START_GLOBAL", "MAX_GLOBAL", "MAX_LOCAL")}
-    assert not (names | {"HEADWAY_LR_RULE"}) & set(environment(command()))
+    others = {"HEADWAY_LR_RULE", "HEADWAY_BALANCE", "HEADWAY_SPEEDS"}
+    assert not (names | others) & set(environment(command()))
     adaptive = command(
         global_batch=64, start_global_batch=128, max_global_batch=512, max_local_batch=32, lr_rule="sqrt"
     )
@@ -106,6 +107,8 @@ def test_what_the_job_says_of_its_batches() -> None:
         "HEADWAY_MAX_LOCAL_BATCH": "32",
     }
     assert env["HEADWAY_LR_RULE"] == "sqrt"
+    uneven = environment(command(balance="off", speeds=[1.0, 0.3333333333]))
+    assert (uneven["HEADWAY_BALANCE"], uneven["HEADWAY_SPEEDS"]) == ("off", "1,0.333333")
 
 
 def test_nothing_of_the_agent_reaches_a_rank_unless_named() -> None:

@@ -57,6 +57,13 @@ def test_what_ranks_read() -> None:
     assert order(4).batch is None
 
 
+def test_expected_speeds_are_in_the_order_of_the_ranks() -> None:
+    slow = Member(rank=1, node_id="n", slot=0, born_generation=1, born_rank=0, device_kind="t4")
+    fast = Member(rank=0, node_id="m", slot=0, born_generation=2, born_rank=1, device_kind="a100", speed=4.0)
+    assert orders.speeds_of([slow, fast]) == (4.0, 1.0)
+    assert orders.speeds_of([slow]) == orders.speeds_of([]) == ()
+
+
 @given(st.lists(st.integers(1, 9), max_size=8), st.integers(1, 9))
 def test_a_run_sees_the_newest_order_since_its_own_time(arriving: list[int], born: int) -> None:
     with TemporaryDirectory() as path:

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 
 from headway.train.gradients.noise import (
     Measurement,
+    SquaredNorm,
     SuccessiveSteps,
     from_ranks,
     from_two_batches,
@@ -186,11 +187,14 @@ def test_preconditioned_noise_is_that_of_the_divided_gradient() -> None:
         noise = [torch.randn(samples, *one.shape, generator=generator) for one in parameters]
         return [1.0 + 2.0 * one.mean(0) for one in noise]
 
-    steps = SuccessiveSteps()
+    def squared(gradients: list[torch.Tensor]) -> float:
+        norm = SquaredNorm(scale)
+        norm.add(gradients, parameters)
+        return norm.take()
 
     def measure() -> Measurement:
-        found = [steps.add(draw(8), 8, scale, parameters) for _ in range(2)]
-        (measurement,) = filter(None, found)
-        return measurement
+        first, second = draw(8), draw(8)
+        whole = [(one + other) / 2 for one, other in zip(first, second, strict=True)]
+        return from_two_batches((squared(first) + squared(second)) / 2, 8, squared(whole), 16)
 
     check(measure, sqr, var, steps=400)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn, optim
 
 from headway.contract.orders import BatchPlan
 from headway.train.data.batching import Batching, Bounds
@@ -56,7 +57,7 @@ def test_a_slow_rank_gets_less_until_all_take_as_long() -> None:
 
 
 def test_a_script_that_wants_equal_ones_keeps_them() -> None:
-    batching = ranks_of(replace(FIXED, balance=False), 3)[0]
+    batching = ranks_of(replace(FIXED, balance=None), 3)[0]
     settle(batching, [0.001, 0.001, 0.004])
     assert batching.local_batches == (22, 21, 21)
 
@@ -337,3 +338,30 @@ def test_a_host_s_memory_sets_no_limit() -> None:
     batching = Batching(replace(FIXED, max_local=7), rank=0, world_size=2)
     assert not batching.observe_memory(7, 10**12, 0)
     assert batching.split.max_local == 7
+
+
+# The rule of the learning rate
+
+AUTO = replace(ADAPTIVE, rule="auto", start_global=256)
+
+
+def test_the_learning_rate_stays_until_the_optimizer_is_known() -> None:
+    batching = ranks_of(AUTO, 1)[0]
+    assert (batching.rule, batching.lr_factor) == ("none", 1.0)
+    batching.follow_optimizer(optim.AdamW(nn.Linear(1, 1).parameters()))
+    assert (batching.rule, batching.lr_factor) == ("sqrt", 2.0)
+
+
+def test_an_optimizer_without_a_rule_keeps_its_rate_and_one_rank_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for batching in ranks_of(AUTO, 2):
+        batching.follow_optimizer(optim.Adagrad(nn.Linear(1, 1).parameters()))
+        assert batching.lr_factor == 1.0
+    assert capsys.readouterr().err.count("Adagrad") == 1
+
+
+def test_a_rule_of_the_job_file_needs_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    batching = ranks_of(replace(AUTO, rule="none"), 1)[0]
+    batching.follow_optimizer(optim.Adagrad(nn.Linear(1, 1).parameters()))
+    assert (batching.rule, capsys.readouterr().err) == ("none", "")

@@ -28,6 +28,8 @@ statements = st.builds(
     compute_s=reals,
     square=reals,
     squared_mean=reals,
+    noise_every=st.integers(0, 128),
+    efficiency=reals,
 )
 together = st.lists(statements, min_size=1, max_size=9)
 
@@ -54,6 +56,12 @@ def test_the_highest_wish_wins(said: list[Statement]) -> None:
     request = Agreement(tuple(said)).request
     assert request in {one.request for one in said}
     assert all(one.request <= request for one in said)
+
+
+@given(st.lists(statements, min_size=1, max_size=5))
+def test_the_efficiency_is_that_of_rank_0(said: list[Statement]) -> None:
+    ours = Agreement(tuple(Statement.from_numbers(one.to_numbers()) for one in said)).efficiency
+    assert struct.pack("<d", ours) == struct.pack("<d", said[0].efficiency)
 
 
 @given(together, st.data())

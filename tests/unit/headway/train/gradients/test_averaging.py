@@ -14,7 +14,8 @@ from torch import nn
 
 from headway.train.collectives.gloo import Gloo
 from headway.train.data.position import divide
-from headway.train.gradients.averaging import ElasticModule, Gradients, OncePerBatch, step_once_per_batch
+from headway.train.gradients.averaging import ElasticModule, Gradients, step_once_per_batch
+from headway.train.gradients.schedule import OncePerBatch
 from headway.train.membership.peers import Peers
 
 CPU = torch.device("cpu")

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from headway.train.gradients.learning_rate import Rule, factor, scaled
+from headway.contract.values.learning_rate_rules import Rule, RuleSetting
+from headway.train.gradients.learning_rate import factor, rule_for, scaled
 from headway.train.gradients.noise import NoiseEstimate
 
 positive = st.floats(1e-6, 1e6)
@@ -169,3 +170,29 @@ def test_an_optimizer_without_a_learning_rate_says_so() -> None:
         pass
     with pytest.raises(ValueError, match="Strange has no learning rate"), scaled(Strange(), 2.0):
         pass
+
+
+# The rule that fits the optimizer
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (torch.optim.SGD, "adascale"),
+        (torch.optim.Adam, "sqrt"),
+        (torch.optim.AdamW, "sqrt"),
+        (torch.optim.NAdam, "sqrt"),
+        (torch.optim.RAdam, "sqrt"),
+        (torch.optim.Adamax, "sqrt"),
+        (torch.optim.Adagrad, "none"),
+        (torch.optim.RMSprop, "none"),
+    ],
+)
+def test_auto_is_the_rule_of_the_optimizer(make: type[torch.optim.Optimizer], rule: Rule) -> None:
+    assert rule_for("auto", optimizer_of(make, lr=0.1)) == rule
+    assert rule_for("auto", optimizer_of(type("Own", (make,), {}), lr=0.1)) == rule, "also of a subclass"
+
+
+@pytest.mark.parametrize("rule", ["none", "linear", "sqrt", "adascale"])
+def test_a_rule_of_the_job_file_wins(rule: RuleSetting) -> None:
+    assert rule_for(rule, optimizer_of(torch.optim.Adagrad, lr=0.1)) == rule

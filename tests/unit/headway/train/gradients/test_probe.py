@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -137,3 +137,19 @@ def test_adam_is_measured_once_its_scale_is_usable() -> None:
         squares.append(probe.square)
         optimizer.step()
     assert [bool(one) for one in squares] == [False] * 10 + [True] * 2
+
+
+@pytest.mark.parametrize(("make", "measured"), [(torch.optim.SGD, True), (torch.optim.AdamW, False)])
+def test_successive_steps_are_compared_for_sgd_only(
+    make: Callable[..., torch.optim.Optimizer], measured: bool
+) -> None:
+    mine = parameters()
+    optimizer = make(mine, lr=0.1)
+    probe = NoiseProbe(optimizer, clock=Time())
+    found = []
+    for _ in range(20):
+        probe.begin(measures=True)
+        probe.whole(mine, share=1.0, samples=4, alone=True)
+        found.append(probe.measurement)
+        optimizer.step()
+    assert any(one is not None for one in found) == measured

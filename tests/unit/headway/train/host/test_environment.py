@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from headway.contract.orders import Order
+from headway.contract.values.balance import BalanceRule
 from headway.train.host.environment import Environment
 
 
@@ -29,6 +30,8 @@ def test_a_rank_of_a_job() -> None:
             "HEADWAY_MAX_GLOBAL_BATCH": "1024",
             "HEADWAY_MAX_LOCAL_BATCH": "64",
             "HEADWAY_LR_RULE": "adascale",
+            "HEADWAY_BALANCE": '{"min_share": 0.25}',
+            "HEADWAY_SPEEDS": "4,4,1,1",
             "HEADWAY_JOINS": "1",
             "MASTER_ADDR": "10.0.0.7",
             "MASTER_PORT": "29500",
@@ -51,6 +54,8 @@ def test_a_rank_of_a_job() -> None:
         most_global_batch=1024,
         max_local_batch=64,
         lr_rule="adascale",
+        balance=BalanceRule(min_share=0.25),
+        speeds=(4.0, 4.0, 1.0, 1.0),
         joins=True,
         store="10.0.0.7:29500",
     )
@@ -68,6 +73,10 @@ def test_a_rank_of_a_job() -> None:
         ("HEADWAY_CHECKPOINT_EVERY_S", "nan"),
         ("HEADWAY_CHECKPOINT_EVERY_S", "auto"),
         ("HEADWAY_CHECKPOINT_KEEP", "0"),
+        ("HEADWAY_MIN_DEPTH", "0"),
+        ("HEADWAY_MIN_DEPTH", "1"),
+        ("HEADWAY_MIN_DEPTH", "nan"),
+        ("HEADWAY_MIN_DEPTH", "half"),
         ("HEADWAY_LOSSES_PER_H", "-0.1"),
         ("HEADWAY_LOSSES_PER_H", "nan"),
         ("HEADWAY_LOSSES_PER_H", "inf"),
@@ -109,7 +118,12 @@ def test_only_a_newcomer_joins(text: str, joins: bool) -> None:
     assert Environment.read({**AGENT, "HEADWAY_JOINS": text}).joins == joins
 
 
-@pytest.mark.parametrize("rule", ["none", "linear", "sqrt", "adascale"])
+def test_a_rank_learns_how_deep_it_must_go() -> None:
+    assert Environment.read({"HEADWAY_MIN_DEPTH": "0.25"}).min_depth == 0.25
+    assert Environment.read({"HEADWAY_MIN_DEPTH": ""}).min_depth is None
+
+
+@pytest.mark.parametrize("rule", ["auto", "none", "linear", "sqrt", "adascale"])
 def test_every_rule_of_a_job_file_is_known(rule: str) -> None:
     assert Environment.read({"HEADWAY_LR_RULE": rule}).lr_rule == rule
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headway.contract.run_facts import JobCost
 from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import (
     Confidence,
@@ -18,10 +19,10 @@ from headway.contract.views.forecasts import (
     Work,
     WorkSource,
 )
-from headway.contract.views.jobs import JobCost, JobState, JobView, Page, Reason
+from headway.contract.views.jobs import JobProgress, JobState, JobView, Page, Reason
 from service.console.html.fragments import Fragment, Listing
 from service.console.pages.job import JobViews, job_page
-from service.console.pages.jobs import jobs_fragments, sizes_path
+from service.console.pages.jobs import end_of, jobs_fragments, sizes_path
 from service.console.pictures.job_curves import MOST_CHARTS, metric_groups, metrics_charts
 from service.console.templates import Templates
 from service.usecases.ports.jobs import SizeChange
@@ -239,3 +240,20 @@ def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
         if isinstance(fragment, Fragment)
     }
     assert {name for name, text in html.items() if "data-none" in text} == {"job-options", "words-goodput"}
+
+
+def test_the_page_and_the_list_show_progress_and_what_was_read() -> None:
+    done = JobProgress(
+        samples=910, total_samples=1000, progress=740.0, total_progress=1000.0, dataset_samples=100,
+        samples_per_s=50.0, efficiency=0.5,
+    )  # fmt: skip
+    job = job_view(progress=done, cost=None)
+    page = job_page(views(job, configuration(2)), may_control=True, now=NOW)
+    (fact,) = [one for one in page.facts if one.label == "Progress"]
+    assert (fact.value, fact.note) == ("74 %", "epoch 7.4 of 10 (progress), 9.1 read")
+    assert fact.share == pytest.approx(0.74)
+    assert end_of(job) == (pytest.approx(260 / 25), None)
+    _, rows = jobs_fragments(Page[JobView](items=[job]), {}, NOW, {})
+    assert isinstance(rows, Listing)
+    row = rows.fragments[0].value
+    assert (row.progress, row.share) == ("74 %", pytest.approx(0.74))

@@ -129,7 +129,7 @@ def test_an_anchor_is_the_part_on_demand_of_slots_in_two_pools(parts: dict[Pool,
         ({FIRM: 1}, "1 a100 slot"),
         ({SPOT: 2, FIRM: 0}, "2 a100 (spot) slots"),
         ({SPOT: 3, FIRM: 1}, "4 a100 slots (1 on-demand as anchor, 3 spot)"),
-        ({FIRM: 1, Pool("h100", Market.SPOT): 1}, "2 a100 and h100 slots (1 on-demand as anchor, 1 spot)"),
+        ({FIRM: 1, Pool("h100", Market.SPOT): 1}, "2 slots (1 a100 + 1 h100 (spot))"),
     ],
 )
 def test_slots_in_pools_as_text(parts: dict[Pool, int], text: str) -> None:

@@ -41,6 +41,7 @@ class Rival:
     pinned: bool = False
     rigid: bool = False
     forced: bool = False
+    leased: bool = False
     exempt: bool = False
     entitled: bool = False
     left_s: float = math.inf
@@ -123,6 +124,7 @@ class Scene:
                 [*self.coming, *[0] * len(self.capacity)][: len(self.capacity)], dtype=np.float64
             ),
             max_wait_s=self.max_wait_s,
+            leased=self.of(lambda one: one.leased, np.bool_),
         )
 
     @cached_property

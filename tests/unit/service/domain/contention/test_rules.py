@@ -88,6 +88,22 @@ def test_a_job_at_rest_still_shrinks_for_a_minimum() -> None:
     assert chosen(Scene(rivals=[resting, waiting(sizes=(1,))])) == [2, 1]
 
 
+def test_a_leased_job_keeps_its_slots_and_changes_after_it() -> None:
+    within = running(2, leased=True, scaling=0.0, weight=0.1)
+    scene = Scene(rivals=[within, running(1, weight=100.0)], capacity=(5,))
+    assert scene.marked(scene.contest.resting) == [1, 4]
+    assert chosen(scene) == [2, 2]
+    after = replace(scene, rivals=[replace(within, leased=False), scene.rivals[1]])
+    assert not after.contest.resting.any()
+    assert chosen(after) == [1, 4]
+
+
+def test_a_leased_job_shrinks_for_a_minimum_and_leaves_lost_slots() -> None:
+    assert chosen(Scene(rivals=[running(4, leased=True), waiting(sizes=(1,))])) == [2, 1]
+    forced = Scene(rivals=[running(2, leased=True, forced=True)])
+    assert not forced.contest.resting.any()
+
+
 def test_a_job_that_must_leave_is_not_kept() -> None:
     scene = Scene(rivals=[running(2, recent_s=6.0, change_s=0.5, forced=True)])
     assert scene.contest.given.firm is not None

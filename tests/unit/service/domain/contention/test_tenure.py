@@ -226,3 +226,24 @@ def test_a_round_without_jobs_has_empty_evidence() -> None:
     found = evidence_of(scope, measured_configurations(scope), Tenancy())
     assert found.entitled.shape == found.exempt.shape == (0,)
     assert tenure_of(scope).run_s.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("rules", "epoch", "age_s", "leased"),
+    [
+        (ContentionRules(), 0, 1.0, None),
+        (ContentionRules(lease_s=360.0), None, 359.0, True),
+        (ContentionRules(lease_s=360.0), None, 360.0, False),
+        # An epoch has 9,000 / (2 + 1/2) = 3,600 samples, for which 36 s are needed.
+        (ContentionRules(whole_epochs=True), 2, 35.0, True),
+        (ContentionRules(whole_epochs=True), 2, 37.0, False),
+        (ContentionRules(whole_epochs=True), None, 1.0, False),
+    ],
+)
+def test_a_lease_lasts_from_the_last_change(
+    rules: ContentionRules, epoch: int | None, age_s: float, leased: bool | None
+) -> None:
+    progress = JobProgress(epoch=epoch, samples=9000, samples_per_s=100.0)
+    found = tenure(replace(one(age_s=age_s, progress=progress), contention=rules)).leased
+    assert (found is None) == (leased is None)
+    assert found is None or found.tolist() == [leased]

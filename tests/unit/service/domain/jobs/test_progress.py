@@ -97,7 +97,25 @@ TRAINED = JobProgress(
     lost_samples=100,
     lost_steps=5,
 )
+ADAPTIVE = JobProgress(
+    source=ProgressSource.LIBRARY,
+    epoch=2,
+    samples=600,
+    total_samples=10_000,
+    samples_per_s=300.0,
+    global_batch=128,
+    progress=500.0,
+    total_progress=10_000.0,
+    dataset_samples=250,
+    efficiency=0.9,
+)
 BEFORE_TRAINING = JobProgress()
+
+
+def adaptive_steps(samples: int = 640, progress: float | None = 530.0, **fields: Any) -> Progress:
+    """A report of a job with an adaptive batch, whose 40 samples made the progress of 30."""
+    known = {"global_batch": 128, "total_progress": 10_000.0, "dataset_samples": 250, **fields}
+    return steps(samples, progress=progress, **known)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +130,31 @@ BEFORE_TRAINING = JobProgress()
         }),
         (TRAINED, steps(total_samples=None, max_global_batch=512), {
             "epoch": 3, "samples": 640, "samples_per_s": 320.0, "total_samples": None, "max_global_batch": 512,
+        }),
+        (TRAINED, steps(lr_rule="sqrt"), {
+            "epoch": 3, "samples": 640, "samples_per_s": 320.0, "lr_rule": "sqrt",
+        }),
+        (ADAPTIVE, adaptive_steps(), {
+            "epoch": 3, "samples": 640, "samples_per_s": 640.0, "progress": 530.0, "efficiency": 0.75,
+        }),
+        (ADAPTIVE, adaptive_steps(600, 500.0, steps=0), {"epoch": 3}),
+        (ADAPTIVE, adaptive_steps(640, 490.0, steps=0), {"epoch": 3, "samples": 640, "progress": 490.0}),
+        (TRAINED, adaptive_steps(steps=0), {
+            "epoch": 3, "samples": 640, "global_batch": 128, "progress": 530.0, "total_progress": 10_000.0,
+            "dataset_samples": 250,
+        }),
+        (TRAINED, adaptive_steps(640, 630.0, steps=0), {
+            "epoch": 3, "samples": 640, "global_batch": 128, "progress": 630.0, "total_progress": 10_000.0,
+            "dataset_samples": 250, "efficiency": 0.75,
+        }),
+        (ADAPTIVE, Restored(**FROM, samples=512, from_generation=1, progress=430.5), {
+            "samples": 512, "progress": 430.5, "lost_samples": 88, "lost_steps": 1,
+        }),
+        (ADAPTIVE, Restored(**FROM, samples=512, from_generation=1), {
+            "samples": 512, "progress": 512.0, "lost_samples": 88, "lost_steps": 1,
+        }),
+        (ADAPTIVE, first_step(0), {
+            "samples": 0, "progress": 0.0, "lost_samples": 600, "lost_steps": 5, "begun_generation": 1,
         }),
         (TRAINED, BatchChanged(**FROM, samples=600, global_batch=128, lr_factor=2.0, cause="grow"), {
             "global_batch": 128,

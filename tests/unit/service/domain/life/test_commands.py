@@ -142,10 +142,16 @@ def test_ranks_get_the_settings_of_the_job_file() -> None:
         secrets={"HF_TOKEN": "hf-token"},
         checkpoint={"every": 20, "keep": 2, "grace_s": 9},
         output={"dir": "out", "every": 30},
+        elastic={"min": 1, "max": 2, "partial_backprop": {"min_depth": 0.25}},
     )
     run = run_at(cluster, "n0")
     project = job_of(cluster).spec.project
-    assert run.env == {"SEED": "7", runtime.ENV_PROJECT: project, runtime.ENV_TRACKERS: "tensorboard"}
+    assert run.env == {
+        "SEED": "7",
+        runtime.ENV_PROJECT: project,
+        runtime.ENV_TRACKERS: "tensorboard",
+        runtime.ENV_MIN_DEPTH: "0.25",
+    }
     assert (run.secrets, run.checkpoint_every_s, run.checkpoint_keep, run.grace_s) == (
         ["HF_TOKEN"],
         20.0,

@@ -12,10 +12,10 @@ from headway.contract.run_facts import LossRate, ProgressSource
 from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.jobs import JobState
 from service.domain.cluster.snapshot import Node, SlotKey, Snapshot
+from service.domain.cluster.spot_rate import FAILURES_PER_H, TOGETHER
 from service.domain.jobs.job import Allocation, Job, Switch
 from service.domain.life.commands import send_losses
 from service.domain.life.expected_losses import CHANGED, has_other_losses, machine_losses_per_h
-from service.domain.perf.spot_rate import FAILURES_PER_H, TOGETHER
 from tests.unit.service.domain.life.cluster import Cluster
 from tests.unit.service.domain.life.scenes import (
     JOB,

@@ -11,9 +11,11 @@ from service.domain.jobs.job import size_of
 from service.domain.life import requests
 from service.domain.life.changes import READY_WITHIN_S, SWITCHED_WITHIN_S
 from service.domain.life.ends import Aftermath
+from service.domain.life.targets import finish_at_target
 from service.domain.shared.errors import IllegalTransition, InvalidField
 from tests.unit.service.domain.life.cluster import Cluster, Key
 from tests.unit.service.domain.life.tables import allocation_of
+from tests.unit.service.domain.life.test_targets import at_target
 
 JOBS = ("a", "b")
 NODES = ("n0", "n1", "n2")
@@ -45,6 +47,8 @@ class LivesOfJobs(RuleBasedStateMachine):
         self.newest = dict.fromkeys(JOBS, 0)
         self.troubled: set[str] = set()
         """Jobs that something has happened to that may count as a failure."""
+        self.at_target: set[str] = set()
+        """Jobs that were asked to stop at their target."""
 
     @initialize(
         data=st.data(),
@@ -187,6 +191,22 @@ class LivesOfJobs(RuleBasedStateMachine):
                 self.cluster.switch(name, **leaving)
             case _:
                 self._finish(name, reports)
+
+    @precondition(lambda self: self.cluster.processes)
+    @rule(name=st.sampled_from(JOBS), chance=st.integers(0, 2))
+    def a_job_reaches_its_target(self, name: str, chance: int) -> None:
+        life = self.tables.life(name)
+        after = finish_at_target(life.with_job(at_target(life.job))) if chance == 0 else life
+        if after.job.reason is Reason.TARGET_REACHED and after is not life:
+            self.at_target.add(name)
+            self.cluster.store(after)
+
+    @invariant()
+    def a_job_at_its_target_succeeds(self) -> None:
+        for name in self.at_target:
+            job = self.tables.jobs[name]
+            assert job.state in {JobState.CANCELLING, JobState.SUCCEEDED}
+            assert job.reason is Reason.TARGET_REACHED
 
     def _finish(self, name: str, reports: int) -> None:
         """Let all ranks of a job finish, and the first reports about it arrive."""

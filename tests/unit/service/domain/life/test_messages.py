@@ -261,13 +261,13 @@ def test_a_batch_that_the_script_changes_names_its_cause() -> None:
     }
 
 
-def test_a_batch_that_was_ordered_names_the_reason_of_its_order() -> None:
+def test_a_batch_that_a_round_ordered_names_the_reason_of_its_order() -> None:
     cluster = training(batch={"global": 32, "policy": "adaptive", "max_global": 64})
     cluster.adapt(JOB, 64)
     life = told(cluster, batch(generation=2))
     assert event_of(life, "batch_changed").data["reason"] == "a larger batch"
     grown = told(ordered(), batch(generation=2))
-    assert event_of(grown, "batch_changed").data["reason"] == "by the script"
+    assert event_of(grown, "batch_changed").data["reason"] == "more goodput"
     assert event_of(told(cluster, batch(generation=9)), "batch_changed").data["reason"] == "by the script"
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.health import FaultCause, FaultGrade
-from headway.contract.views.jobs import SlowRank
+from headway.contract.run_facts import SlowRank
 from service.domain.cluster.snapshot import SlotKey
 from service.domain.nodes.health import (
     FIRST_PROBE_S,
@@ -279,3 +279,15 @@ def test_at_most_half_are_slow(sample_s: list[float]) -> None:
             or one.times == 1e6
         )
         assert one.times >= SLOW_FACTOR
+
+
+def test_a_rank_is_slow_only_among_ranks_of_its_kind() -> None:
+    sample_s = (0.01, 0.01, 0.01, 0.04, 0.04, 0.08)
+    kinds = ("a100", "a100", "a100", "t4", "t4", "t4")
+    mixed = [
+        RankPace(SlotKey("n", slot), one, kind)
+        for slot, (one, kind) in enumerate(zip(sample_s, kinds, strict=True))
+    ]
+    (slow,) = slow_ranks((), mixed, NOW)
+    assert (slow.slot, slow.times) == (5, pytest.approx(2.0))
+    assert [one.slot for one in slow_ranks((), paces(*sample_s), NOW)] == [3, 4, 5]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.health import FaultCause, FaultGrade
-from headway.contract.views.jobs import SlowRank
+from headway.contract.run_facts import SlowRank
 from service.domain.cluster.snapshot import SlotKey
 from service.domain.nodes.health import (
     FIRST_PROBE_S,

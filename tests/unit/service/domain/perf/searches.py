@@ -31,7 +31,14 @@ def known_of(per_s: list[float], steps: list[float] | None = None, low: float = 
     speed = np.array(per_s, dtype=np.float64)
     made = np.array(steps if steps is not None else [0.0] * len(per_s))
     runs = np.where(speed > 0, speed, 1.0)
-    fields = {"allowed": np.ones(len(per_s), dtype=np.bool_), "modelled": bool(made.any()), **rest}
+    fields = {
+        "allowed": np.ones(len(per_s), dtype=np.bool_),
+        "batch": np.zeros(len(per_s), dtype=np.int64),
+        "step_samples": np.full(len(per_s), STEP_SAMPLES),
+        "shown": np.zeros(len(per_s), dtype=np.bool_),
+        "modelled": bool(made.any()),
+        **rest,
+    }
     return Known(
         per_s=speed,
         low=speed * low,

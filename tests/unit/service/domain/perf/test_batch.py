@@ -328,7 +328,7 @@ def test_noise_is_known_where_it_defines_a_scale(sqr: float, var: float, known: 
         (2.0, 600.0, 300.0, 364 / 428),
         (0.0, 1.0, math.inf, 1.0),
         (1.0, 0.0, 0.0, 0.5),
-        (0.0, 0.0, math.inf, 1.0),
+        (0.0, 0.0, math.inf, 0.5),
     ],
 )
 def test_the_scale_and_efficiency_of_noise(sqr: float, var: float, scale: float, efficiency: float) -> None:

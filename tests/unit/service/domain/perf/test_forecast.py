@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.contract.views.jobs import JobProgress
 from service.domain.perf.forecast import (
     Z90,
     ClassTotals,
     WorkSource,
     forecast,
     learn_totals,
+    remaining_of,
     remaining_samples,
 )
-from tests.unit.service.builders import wild_floats
+from tests.unit.service.builders import job_of, wild_floats
 
 NAN = math.nan
 
@@ -294,3 +296,16 @@ def test_a_job_that_outlived_its_class_needs_work_in_proportion_to_what_it_did()
     ]
     assert got[1] == pytest.approx(2 * got[0], rel=1e-3)
     assert got[0] == pytest.approx(1e5 * (2 ** (math.sqrt(3) * 0.5 / math.pi) - 1), rel=1e-3)
+
+
+def test_work_is_left_in_the_unit_in_which_the_job_ends() -> None:
+    by_progress = {"samples": 900, "total_samples": 1000, "progress": 600.5, "total_progress": 1000.0}
+    jobs = [
+        job_of("a", progress=JobProgress(samples=900, total_samples=1000)),
+        job_of("b", progress=JobProgress(**by_progress)),
+        job_of("c", progress=JobProgress(**{**by_progress, "total_progress": None})),
+        job_of("d", progress=JobProgress(samples=5)),
+    ]
+    left = remaining_of(jobs, {})
+    assert left.samples.tolist() == pytest.approx([100.0, 399.5, 100.0, math.nan], nan_ok=True)
+    assert left.source.tolist() == [WorkSource.SCRIPT] * 3 + [WorkSource.UNKNOWN]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.perf.frontier import knee, pareto_front
+from service.domain.perf.frontier import Objective, choose, knee, pareto_front
 
 values = st.one_of(
     st.integers(0, 6).map(float),
@@ -140,3 +140,15 @@ def test_distances_that_differ_by_rounding_are_equal() -> None:
     """Two points are equally far below the chord but for 1e-10; the smaller product decides."""
     time_s, cost = np.array([0.0, 1.0, 4.0, 10.0]) + 1.0, np.array([10.0, 4.0, 1.0 - 1e-9, 0.0]) + 0.1
     assert knee(time_s, cost) == 2
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    # Points: (100 s, $1), (90 s, $1), (20 s, $1.3), (20 s, $1.2), (18 s, $9), one that is impossible.
+    [("time", 4), ("cost", 1), ("balanced", 3)],
+)
+def test_choices(objective: Objective, expected: int) -> None:
+    time_s = np.array([100.0, 90.0, 20.0, 20.0, 18.0, math.inf])
+    cost_usd = np.array([1.0, 1.0, 1.3, 1.2, 9.0, 0.1])
+    assert choose(time_s, cost_usd, objective) == expected
+    assert choose(time_s, np.full(6, math.inf), objective) is None

@@ -255,3 +255,18 @@ def test_classes_are_numbered_by_name() -> None:
 def test_no_jobs_and_no_kinds(kinds: tuple[str, ...]) -> None:
     assert learn([], kinds, {}, {}).models.throughput.shape == (0, len(kinds))
     assert learned(measured(), kinds=kinds).models.throughput.shape == (1, len(kinds))
+
+
+@pytest.mark.parametrize(
+    ("said", "reported", "expected"),
+    [("auto", None, 10.0), ("auto", "none", NAN), ("none", None, NAN), ("none", "sqrt", 10.0)],
+)
+def test_without_a_rule_for_the_learning_rate_the_noise_predicts_nothing(
+    said: str, reported: str | None, expected: float
+) -> None:
+    one = job(
+        progress=JobProgress(lr_rule=reported),
+        batch={"policy": "adaptive", "global": 64, "max_global": 512, "lr_rule": said},
+    )
+    found = learned(measured(gradient_sqr=1.0, gradient_var=10.0), of=one)
+    assert found.models.noise_scale.tolist() == pytest.approx([expected], nan_ok=True)

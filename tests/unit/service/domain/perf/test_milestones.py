@@ -91,6 +91,16 @@ def test_the_second_forecast_is_kept_between_a_tenth_and_the_end(
     assert reached_milestone(JobProgress(samples=samples, total_samples=total), starts=False) == due
 
 
+@pytest.mark.parametrize(
+    ("samples", "made", "due"), [(300, 99.5, None), (300, 100.0, 0.1), (1200, 999.0, 0.1)]
+)
+def test_a_tenth_is_one_of_the_progress_where_the_job_ends_by_it(
+    samples: int, made: float, due: float | None
+) -> None:
+    progress = JobProgress(samples=samples, total_samples=1000, progress=made, total_progress=1000.0)
+    assert reached_milestone(progress, starts=False) == due
+
+
 def test_a_start_keeps_the_first_forecast_even_if_a_tenth_is_done() -> None:
     """A job that resumes has samples before its first start."""
     resumed = JobProgress(samples=500, total_samples=1000)

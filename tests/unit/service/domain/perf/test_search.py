@@ -20,8 +20,8 @@ from service.domain.perf.search import (
     SearchPosition,
     SearchStep,
     search_step,
-    visits_of,
 )
+from service.domain.perf.visits import visits_of
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import FloatArray
 from tests.unit.service.builders import wild_floats
@@ -51,6 +51,9 @@ def train(
         seen = steps >= VISIT_STEPS / 2
         known = Known(
             allowed=np.ones(truth.size, dtype=np.bool_),
+            batch=np.zeros(truth.size, dtype=np.int64),
+            step_samples=np.full(truth.size, STEP_SAMPLES),
+            shown=np.zeros(truth.size, dtype=np.bool_),
             per_s=np.where(seen, truth, guess),
             low=np.where(seen, truth, guess),
             steps=steps,
@@ -84,11 +87,12 @@ def train(
 def test_partial_visits_the_extremes_and_the_smallest_of_several_slots() -> None:
     every = np.ones(10, dtype=np.bool_)
     configurations = sizes(1, 2, 3, 4, 8, kinds=2)
-    assert np.flatnonzero(visits_of("partial", configurations, every)).tolist() == [0, 1, 4, 5, 6, 9]
-    assert visits_of("full", configurations, every).all()
-    assert not visits_of("none", configurations, every).any()
+    fixed = np.zeros(10, dtype=np.int64)
+    assert np.flatnonzero(visits_of("partial", configurations, every, fixed)).tolist() == [0, 1, 4, 5, 6, 9]
+    assert visits_of("full", configurations, every, fixed).all()
+    assert not visits_of("none", configurations, every, fixed).any()
     some = every & (configurations.slots > 2) & (configurations.kind == 1)
-    assert np.flatnonzero(visits_of("partial", configurations, some)).tolist() == [7, 9]
+    assert np.flatnonzero(visits_of("partial", configurations, some, fixed)).tolist() == [7, 9]
 
 
 def test_it_begins_with_the_smallest_size_and_goes_on_to_larger_ones() -> None:
@@ -257,6 +261,9 @@ def test_whatever_is_measured_nothing_is_raised(data: st.DataObject, objective: 
         seconds=np.array(data.draw(st.lists(st.floats(0, 1e9), min_size=count, max_size=count))),
         samples=np.array(data.draw(st.lists(st.floats(0, 1e15), min_size=count, max_size=count))),
         modelled=data.draw(st.booleans()),
+        batch=np.array(data.draw(st.lists(st.integers(0, 4), min_size=count, max_size=count))),
+        step_samples=np.array(data.draw(st.lists(st.floats(0, 1e9), min_size=count, max_size=count))),
+        shown=np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count))),
     )
     place = place_of(
         data.draw(st.integers(-1, count - 1)),

@@ -19,8 +19,8 @@ from service.domain.perf.search import (
     SearchGoal,
     SearchStep,
     search_step,
-    visits_of,
 )
+from service.domain.perf.visits import visits_of
 from service.domain.policies.framework.policy import Configurations
 from tests.unit.service.domain.perf.searches import SETTLED, VISITING, known_of, place_of, sizes
 
@@ -66,7 +66,9 @@ def test_sizes_to_visit(
     configurations = sizes(*slots, kinds=kinds)
     width = configurations.slots.size
     mask = np.isin(np.arange(width), range(width) if allowed is None else allowed)
-    assert np.flatnonzero(visits_of(mode, configurations, mask)).tolist() == expected
+    assert (
+        np.flatnonzero(visits_of(mode, configurations, mask, np.zeros(width, np.int64))).tolist() == expected
+    )
 
 
 @pytest.mark.parametrize("mode", ["full", "partial"])
@@ -79,9 +81,11 @@ def test_of_markets_of_one_size_the_cheapest_is_visited(mode: Any) -> None:
         nodes=np.ones(4, dtype=np.int64),
         usd_per_h=np.array([2.0, 1.0, 3.0, 4.0]),
     )
-    assert np.flatnonzero(visits_of(mode, configurations, np.ones(4, bool))).tolist() == [1, 2]
+    assert np.flatnonzero(
+        visits_of(mode, configurations, np.ones(4, bool), np.zeros(4, np.int64))
+    ).tolist() == [1, 2]
     dear = np.array([True, False, False, True])
-    assert np.flatnonzero(visits_of(mode, configurations, dear)).tolist() == [0, 3]
+    assert np.flatnonzero(visits_of(mode, configurations, dear, np.zeros(4, np.int64))).tolist() == [0, 3]
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,9 @@ def test_the_effect_of_the_batch_that_was_seen_counts() -> None:
     assert (usual.global_batch == goodput_table(models, CONFIGURATIONS).global_batch).all()
     assert harmful.global_batch.sum() < usual.global_batch.sum() < harmless.global_batch.sum()
     assert (harmful.goodput <= usual.goodput * (1 + 1e-9)).all()
+    assert usual.counted == pytest.approx(usual.efficiency), "the ranks count by the noise alone"
+    assert harmful.counted**4 == pytest.approx(harmful.efficiency)
+    assert harmless.counted ** (-1) == pytest.approx(harmless.efficiency, nan_ok=True)
 
 
 def test_a_batch_that_no_size_can_meet_is_worth_nothing() -> None:

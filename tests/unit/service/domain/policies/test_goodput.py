@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Solution
 from service.domain.allocation.knapsack.solver import solve
-from service.domain.policies.framework.policy import RoundInput
+from service.domain.policies.framework.policy import FinishedJobs, RoundInput
 from service.domain.policies.goodput import Goodput
 from tests.unit.service.domain.policies.rounds import (
     a_round,
@@ -280,3 +282,35 @@ def test_when_nodes_are_lost_everybody_goes_on_with_less() -> None:
     chosen = Goodput().choose(round_, exactly).chosen
     assert is_feasible(round_.rows, chosen[None, :])[0]
     assert (chosen != NOTHING).all()
+
+
+@pytest.mark.parametrize(("own", "winner"), [((100.0, 3000.0), 0), ((3000.0, 100.0), 1)])
+def test_of_two_equal_jobs_the_one_of_the_shorter_class_gets_the_slot(
+    own: tuple[float, float], winner: int
+) -> None:
+    ended = FinishedJobs(job_class=np.array([0, 1]), work=np.array(own), run_s=np.array(own))
+    round_ = a_round([[1.0], [1.0]], [1], capacity=1, job_class=[0, 1], done=[0.0, 0.0])
+    chosen = Goodput().choose(replace(round_, finished=ended), exactly).chosen
+    assert np.flatnonzero(chosen != NOTHING).tolist() == [winner]
+
+
+def test_a_job_that_soon_ends_by_its_class_does_not_move_and_a_long_one_does() -> None:
+    """A move to twice the speed costs 50 s, once there and once back, of 60 s or of an hour that are left."""
+    moved = []
+    for total in (1060.0, 4600.0):
+        ended = FinishedJobs(
+            job_class=np.zeros(20, dtype=np.int64), work=np.full(20, total), run_s=np.full(20, total)
+        )
+        round_ = a_round(
+            [[1.0, 1.9]],
+            [1, 2],
+            capacity=2,
+            current=[0],
+            age_s=[1000.0],
+            served_s=[[1000.0]],
+            change_s=[50.0],
+            done=[1000.0],
+        )
+        chosen = Goodput().choose(replace(round_, finished=ended), exactly).chosen
+        moved.append(int(chosen[0]))
+    assert moved == [0, 1]

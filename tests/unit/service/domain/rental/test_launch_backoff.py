@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.values.markets import Market
-from service.domain.rental.fleet import LaunchBackoff, RentalPlace, cooling, not_launched, place_of
+from service.domain.rental.fleet import LaunchBackoff, RentalPlace, backoff_s, cooling, not_launched, place_of
 from service.domain.rental.machines import Machine, MachineReason, MachineState
 from tests.unit.service.builders import NOW, machine_of
 from tests.unit.service.domain.rental.test_fleet import at, running
@@ -19,26 +19,30 @@ from tests.unit.service.domain.rental.test_fleet import at, running
 
 def test_what_cannot_be_had_cools_down_longer_each_time() -> None:
     place = place_of(machine_of())
-
-    def failed(number: int, seconds: float, reason: MachineReason = MachineReason.NO_CAPACITY) -> Machine:
-        return not_launched(machine_of(f"m{number}"), reason, "none left", at(seconds))
-
+    refused = failure(1, 0, MachineReason.REFUSED)
     assert cooling([], NOW) == {}
-    assert cooling([failed(1, 0)], NOW)[place].until == at(30)
-    assert cooling([failed(1, 0)], at(30)) == {}
-    assert cooling([failed(1, 0), failed(2, 40)], at(41))[place].until == at(100)
-    many = [failed(number, 0) for number in range(40)]
-    assert cooling(many, NOW)[place].until == at(3600)
+    assert cooling([failure(1, 0)], NOW)[place].until == at(30)
+    assert cooling([failure(1, 0)], at(30)) == {}
+    assert cooling([failure(1, 0), failure(2, 40)], at(41))[place].until == at(100)
     between = replace(running("m9"), state_since=at(20))
-    assert cooling([failed(1, 0), between, failed(2, 40)], at(41))[place].until == at(70)
-    assert cooling([failed(1, 0, MachineReason.REFUSED)], NOW)[place].until == at(3600)
-    assert place_of(replace(machine_of(), zone="b")) not in cooling([failed(1, 0)], NOW)
+    assert cooling([failure(1, 0), between, failure(2, 40)], at(41))[place].until == at(70)
+    assert cooling([refused], NOW)[place].until == at(3600)
+    assert place_of(replace(machine_of(), zone="b")) not in cooling([failure(1, 0)], NOW)
+
+
+def test_machines_that_were_requested_together_fail_once() -> None:
+    together = [failure(number, number / 10) for number in range(40)]
+    (found,) = cooling(together, at(4)).values()
+    assert found.until == at(3.9 + 30)
+    (found,) = cooling([*together, failure(40, 40), failure(41, 41)], at(42)).values()
+    assert found.until == at(41 + 60), "the second attempt"
 
 
 def failure(
     number: int, seconds: float, reason: MachineReason = MachineReason.NO_CAPACITY, **fields: Any
 ) -> Machine:
-    return not_launched(machine_of(f"m{number:03}", **fields), reason, f"no {number}", at(seconds))
+    machine = machine_of(f"m{number:03}", **{"requested_at": at(seconds), **fields})
+    return not_launched(machine, reason, f"no {number}", at(seconds))
 
 
 def test_a_refusal_ends_the_lease_and_keeps_the_answer_of_the_provider() -> None:
@@ -53,12 +57,19 @@ def test_a_refusal_ends_the_lease_and_keeps_the_answer_of_the_provider() -> None
 
 @pytest.mark.parametrize(
     ("failures", "wait_s"),
-    [(1, 30), (2, 60), (3, 120), (4, 240), (7, 1920), (8, 3600), (9, 3600), (30, 3600)],
+    [(0, 30), (1, 30), (2, 60), (3, 120), (4, 240), (7, 1920), (8, 3600), (9, 3600), (1000, 3600)],
 )
 def test_the_backoff_doubles_up_to_an_hour(failures: int, wait_s: float) -> None:
-    machines = [failure(number, number) for number in range(failures)]
-    (found,) = cooling(machines, at(failures)).values()
-    assert found == LaunchBackoff(at(failures - 1 + wait_s), f"no {failures - 1}")
+    assert backoff_s(failures) == wait_s
+
+
+def test_each_attempt_after_the_backoff_doubles_it() -> None:
+    machines, seconds = [], 0.0
+    for number in range(12):
+        machines.append(failure(number, seconds))
+        (found,) = cooling(machines, at(seconds)).values()
+        assert found == LaunchBackoff(at(seconds + backoff_s(number + 1)), f"no {number}")
+        seconds += backoff_s(number + 1)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +105,12 @@ def test_a_machine_that_ran_since_the_failure_ends_the_backoff(state: MachineSta
     assert cooling([other, failure(1, 6)], at(7)), "not a machine that ran before"
 
 
-def test_an_earlier_refusal_counts_as_one_failure_in_a_row() -> None:
+def test_another_failure_does_not_shorten_the_backoff_of_a_refusal() -> None:
     machines = [failure(1, 0, MachineReason.REFUSED), failure(2, 10)]
     (found,) = cooling(machines, at(11)).values()
-    assert found.until == at(70)
+    assert found.until == at(3600)
+    (found,) = cooling([*machines, failure(3, 3600)], at(3601)).values()
+    assert found.until == at(3660), "the refusal counts as one failure in a row"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ CODES = {
     "NodeNameTaken": "node_name_taken",
     "NotFound": "not_found",
     "ProviderRefused": "provider_refused",
+    "RentalRefused": "rental_refused",
     "SecretUnreadable": "secret_unreadable",
     "SimulationEnded": "simulation_ended",
     "Superseded": "superseded",

@@ -74,6 +74,25 @@ def test_the_work_of_a_job_stretches_its_phases() -> None:
     assert found.jobs.end_s[0] == pytest.approx(60.0 + 5.0 + 60.0 + 600.0 / 3)
 
 
+def test_policies_see_the_jobs_that_ended_and_what_present_ones_have_done() -> None:
+    scene = world((0.0, STEADY), (70.0, STEADY), (500.0, SPEEDING))
+    first, *others = scene.arrivals
+    before = PriorService(served_s=(50.0, 0.0), served_slot_s=50.0, changes=0, waited_s=0.0, done=80.0)
+    ended = {min(one.name for one in scene.applications): ((9.0, 4.0),), "of yesterday": ((5.0, 3.0),)}
+    scene = replace(scene, arrivals=(replace(first, before=before), *others), ended=ended)
+    found, seen = scripted(scene, everyone_gets(1))
+    given = [one[0] for one in seen.rounds]
+    assert all(one.done is not None and one.finished is not None for one in given)
+    assert given[0].done[0] == 80.0
+    assert sorted(given[0].finished.work.tolist()) == [5.0, 9.0]
+    last = given[-1].finished
+    assert {480.0, 400.0} <= set(last.work.tolist()), "the first has done 80 samples before its 400"
+    ran_s = 50.0 + found.jobs.end_s[0] - found.jobs.start_s[0]
+    assert last.run_s[last.work == 480.0] == pytest.approx([ran_s])
+    of_steady = set(last.job_class[last.work >= 400.0].tolist())
+    assert of_steady == {int(given[0].job_class[0])}
+
+
 def test_a_deadline_is_kept_that_the_policy_alone_would_miss() -> None:
     """The same rule as in the service: four jobs share the cluster, and the last one needs four slots."""
     due_s = 190.0

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from headway.cli.render.jobs import cost_text
+from headway.contract.run_facts import JobCost
 from headway.contract.spec import Goal, JobSpec
 from headway.contract.views.decisions import RowPrice
-from headway.contract.views.jobs import JobCost, JobState
+from headway.contract.views.jobs import JobState
 from headway.contract.views.money import (
     BudgetKind,
     BudgetView,

@@ -167,6 +167,8 @@ def test_the_explanation_lists_the_sizes():
     assert "grow: 4 slots are 3.2 times as fast" in shown
     assert "decided 5s ago, round r9, reason BETTER_ALLOCATION, policy goodput" in shown
     assert ["4", "cpu", "1", "-", "3.20", "predicted", "0.500", "chosen"] in rows(shown)
+    partial = option(note="current").model_copy(update={"depth": 0.75})
+    assert "current; mean depth 75%" in text(render.explain_page(explained(options=[partial]), NOW))
     assert "-  NO" not in text(render.explain_page(explained(options=[option(utility=None)]), NOW))
     undecided = explained(decided_at=None, options=[])
     assert "No round has decided about this job yet" in text(render.explain_page(undecided, NOW))

@@ -12,6 +12,7 @@ from headway.cli.render import nodes as render_nodes
 from headway.contract.agents import NodeState
 from headway.contract.health import FaultCause, FaultGrade, QuarantineView
 from headway.contract.run_facts import LossRate
+from headway.contract.spec_parts import PartialBackprop
 from headway.contract.views.forecasts import KeptForecast, SearchPhase, SearchView
 from headway.contract.views.jobs import JobProgress, JobState
 from tests.unit.headway.stub import NOW, event_view, job_view, node_view
@@ -103,7 +104,7 @@ def test_the_page_of_a_job_shows_its_search_and_its_forecasts():
     progress = JobProgress(forecasts=[kept.model_copy(update={"share": 0.0}), ended], search=search)
     shown = text(render.job_page(job_view(progress=progress), [], NOW))
     assert (
-        "full, settled on 2 cpu slots: the fastest known configuration; 2 of 3 sizes seen in 12.3 s, 4.2 s lost"
+        "full, settled on 2 cpu slots: the fastest known configuration; 2 of 3 configurations seen in 12.3 s, 4.2 s lost"
         in shown
     )
     assert "3.1% of the run (at most 10%)" in shown
@@ -166,6 +167,19 @@ def test_progress_without_a_known_end():
     assert render.progress(JobProgress(samples=1001, total_samples=1000)) == "100% 1,001/1,000"
 
 
+def test_progress_of_an_adaptive_batch_shows_both_counts():
+    done = JobProgress(
+        samples=910, total_samples=1000, progress=740.0, total_progress=1000.0, dataset_samples=100,
+        samples_per_s=50.0, efficiency=0.5,
+    )  # fmt: skip
+    assert render.progress(done) == "74% epoch 7.4 of 10 (progress), 9.1 read"
+    assert render.eta(done) == "about 10s to go"
+    shown = text(render.job_page(job_view(progress=done), [], NOW))
+    assert "epoch 7.4 of 10 (progress), 9.1 read" in shown
+    no_total = JobProgress(samples=5, progress=5.0, total_progress=20.0)
+    assert render.progress(no_total) == "25% 5/20"
+
+
 TRACEBACK = "rank 0 exited with code 1; its last lines:\nTraceback:\n  File\nValueError: no data"
 
 
@@ -186,6 +200,14 @@ def test_a_job_that_changed_in_place_and_never_lost_a_step():
     shown = text(render.job_page(job_view(size=1, progress=JobProgress(pause_s=0.5)), [], NOW))
     assert "paused training for 0.50 s; no step was done again" in shown
     assert "2: 1 member; attempt 1" in shown
+
+
+def test_a_job_with_partial_gradients_says_so():
+    whole = job_view()
+    elastic = whole.spec.elastic.model_copy(update={"partial_backprop": PartialBackprop(min_depth=0.25)})
+    part = whole.model_copy(update={"spec": whole.spec.model_copy(update={"elastic": elastic})})
+    assert "of the last 25% to all of the layers" in text(render.job_page(part, [], NOW))
+    assert "gradients" not in text(render.job_page(whole, [], NOW))
 
 
 def test_an_ended_job_has_a_speed_and_no_time_to_go():

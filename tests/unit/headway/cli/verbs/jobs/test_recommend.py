@@ -5,10 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from headway.cli.context import Cli
+from headway.cli.main import app
 from headway.cli.render import rental as render
 from headway.contract.values.markets import Market
 from headway.contract.views.forecasts import Work, WorkSource
+from headway.contract.views.jobs import Page
+from headway.contract.views.machines import MachineView
 from headway.contract.views.recommendations import (
     GroupView,
     NearestPlan,
@@ -20,6 +25,7 @@ from headway.contract.views.recommendations import (
     RentalPlan,
     SpeedBasis,
 )
+from tests.unit.headway.cli.verbs.cluster.test_machines import machine_view as view_of_machine
 from tests.unit.headway.cli.verbs.jobs.test_decisions import run
 from tests.unit.headway.cli.verbs.jobs.test_jobs import text
 from tests.unit.headway.stub import NOW, StubService, ok, refusal
@@ -245,3 +251,58 @@ def test_a_speed_without_a_job_says_nothing() -> None:
     found = run(StubService(), "offers", "--samples-per-s", "t4=3")
     assert found.exit_code == 1
     assert "Add --for FILE" in found.output
+
+
+LEASE = "POST /api/v1/jobs/gpt/machines"
+
+
+def leased(service: StubService, *plans: RentalPlan) -> None:
+    """Let the service recommend plans and lease machines."""
+    service.on(ASK, ok(view(plans=list(plans))))
+    service.on(LEASE, ok(Page[MachineView](items=[view_of_machine(job_id="j1")])))
+
+
+CHEAP = plan(
+    groups=[group("worker", 2, "g4dn.xlarge", Market.SPOT, 0.32)],
+    architecture="all-spot",
+    usd_per_h=0.32,
+)
+
+
+def test_the_best_plan_is_rented_for_the_job_of_the_file(file: str) -> None:
+    service = StubService()
+    leased(service, plan(), CHEAP)
+    found = run(service, "recommend", file, "--rent", "--yes")
+    assert found.exit_code == 0, found.output
+    body = service.body(LEASE)
+    assert body["max_usd_per_h"] == 2.8526
+    assert [(one["instance_type"], one["market"], one["machines"]) for one in body["groups"]] == [
+        ("g4dn.xlarge", "spot", 17),
+        ("c5.xlarge", "on-demand", 1),
+    ]
+    assert set(body["groups"][0]) == {"provider", "region", "zone", "instance_type", "market", "machines"}
+    assert "Rent 17 g4dn.xlarge spot" in found.output
+    assert "m1" in found.output or "i-1" in found.output
+
+
+def test_another_plan_is_rented_by_its_row(file: str) -> None:
+    service = StubService()
+    leased(service, plan(), CHEAP)
+    found = run(service, "recommend", file, "--rent", "--yes", "--plan", "2", "-o", "json")
+    assert found.exit_code == 0, found.output
+    assert service.body(LEASE)["max_usd_per_h"] == 0.32
+    assert json.loads(found.output)["items"][0]["job_id"] == "j1", "the machines alone"
+    missing = run(service, "recommend", file, "--rent", "--yes", "--plan", "3")
+    assert missing.exit_code == 1
+    assert "no plan 3" in missing.output
+
+
+@pytest.mark.parametrize(("answer", "rents"), [("y\n", True), ("n\n", False), ("", False)])
+def test_nothing_is_rented_without_a_yes(file: str, answer: str, *, rents: bool) -> None:
+    service = StubService()
+    leased(service, CHEAP)
+    found = CliRunner().invoke(
+        app, ["recommend", file, "--rent"], obj=Cli(connect=service.client), input=answer
+    )
+    assert (found.exit_code == 0) is rents
+    assert bool(service.sent(LEASE)) is rents

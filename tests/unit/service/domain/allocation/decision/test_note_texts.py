@@ -12,6 +12,7 @@ from headway.contract.run_facts import ImposedChange
 from headway.contract.views.jobs import JobProgress
 from service.domain.allocation.decision.note_texts import note_text
 from service.domain.allocation.inputs.notes import Note
+from service.domain.cluster.market_limits import MarketLimit
 from service.domain.cluster.snapshot import Limit, Snapshot
 from service.domain.jobs.job import Job
 from tests.unit.service.builders import NOW, snapshot_of
@@ -34,7 +35,8 @@ def known(**fields: Any) -> tuple[Job, Snapshot]:
             **fields,
         },
     )
-    return job, replace(snapshot_of([], [job]), limits={"j": Limit(1234.5)})
+    limit = MarketLimit(slots={}, on_demand=3, spot=17, phase="behind", reason="behind uniform progress")
+    return job, replace(snapshot_of([], [job]), limits={"j": Limit(1234.5)}, market_limits={"j": limit})
 
 
 @pytest.mark.parametrize("note", sorted(set(Note) - SILENT))
@@ -61,6 +63,7 @@ def test_texts_of_different_notes_differ() -> None:
         (Note.NO_GAIN, ["5%"]),
         (Note.OVER_BUDGET, ["$1,234.50"]),
         (Note.DEADLINE, ["2026-11-02 14:00"]),
+        (Note.OTHER_MARKET, ["3 on-demand", "17 spot", "uniform progress"]),
         (Note.NOT_MEASURED, ["headway resize j"]),
         (Note.UNKNOWN_RESUME, ["headway resize j", "resumes: true"]),
     ],

@@ -125,6 +125,15 @@ def test_the_work_done_is_not_left() -> None:
     assert 0 < over < 1
 
 
+def test_progress_is_what_is_left_of_a_job_that_ends_by_it() -> None:
+    made = {"progress": TOTAL / 4, "total_progress": float(TOTAL)}
+    by_progress = JobProgress(samples=TOTAL // 2, total_samples=TOTAL, **made)
+    left, whole = (
+        late_s(two(600, progress=one), 1)[4] for one in (by_progress, JobProgress(total_samples=TOTAL))
+    )
+    assert left == pytest.approx(whole * 3 / 4)
+
+
 def test_ended_jobs_of_the_class_tell_the_work_of_a_job_that_does_not() -> None:
     snapshot = two(600, progress=JobProgress(), name="train-7")
     assert math.isnan(late_s(snapshot, 1)[4])

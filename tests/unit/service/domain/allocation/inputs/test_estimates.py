@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from headway.contract.views.jobs import JobProgress
+from headway.contract.views.jobs import JobProgress, JobState
 from service.domain.allocation.configurations.scope import scope_of
 from service.domain.allocation.inputs.estimates import Estimates, estimates_of
 from service.domain.cluster.snapshot import Measurement, Snapshot
@@ -86,6 +86,9 @@ def test_a_start_elsewhere_costs_a_change(live: bool, cost_s: float) -> None:
         (JobProgress(samples=40, total_samples=100), True, 60.0),
         (JobProgress(samples=100, total_samples=100), True, 1.0),
         (JobProgress(samples=500, total_samples=100), True, 1.0),
+        (JobProgress(samples=40, total_samples=100, progress=30.5, total_progress=100.0), True, 69.5),
+        (JobProgress(samples=200, total_samples=100, progress=99.75, total_progress=100.0), True, 1.0),
+        (JobProgress(samples=40, total_samples=100, progress=30.5), True, 60.0),
         (JobProgress(samples=40), True, np.nan),
         (JobProgress(samples=40, total_samples=100), False, np.nan),
     ],
@@ -96,6 +99,21 @@ def test_remaining_work_is_known_with_a_total_and_a_speed(
     points = speeds((2, 100.0)) if measured else ()
     found = estimates(running_alone(2, points=points, progress=progress)).prospects.remaining
     assert found.tolist() == pytest.approx([left], nan_ok=True)
+
+
+def test_work_is_converted_only_where_it_is_counted_as_read() -> None:
+    """At a noise scale of 10,000 a sample in steps of 512 is worth 10,064 / 10,512 of one in steps of 64."""
+    spec = spec_of(batch={"policy": "adaptive", "global": 64, "max_global": 512}, elastic={"max": 1})
+    steps = {"global_batch": 512, "step_s": 2.0, "gradient_sqr": 1.0, "gradient_var": 1e4}
+    points = (Measurement("cpu", 1, 256.0, 500, **steps),)  # type: ignore[arg-type]
+    left = []
+    for counted in ({}, {"progress": 30_000.0, "total_progress": 100_000.0}):
+        known = {"samples": 30_000, "total_samples": 100_000, "global_batch": 512, "max_global_batch": 512}
+        job = job_of("j", JobState.RUNNING, spec=spec, live=True, progress=JobProgress(**known, **counted))
+        found = estimates(snapshot_of([node_of("n", 1)], [job], {"j": [("n", 0)]}, {"j": points}))
+        assert found.table.global_batch[0, 0] == 512
+        left.append(float(found.prospects.remaining[0]))
+    assert left == pytest.approx([70_000 * 10_064 / 10_512, 70_000])
 
 
 @given(clusters())

@@ -201,6 +201,20 @@ def test_policies_get_the_reports_of_the_scripts() -> None:
     assert reports.epoch_samples == pytest.approx([1000.0, np.nan, np.nan], nan_ok=True)
 
 
+def test_policies_count_the_progress_of_jobs_that_end_by_it() -> None:
+    snapshot = cluster()
+    made = {"progress": 1500.0, "total_progress": 5000.0, "dataset_samples": 500}
+    progress = JobProgress(samples=2500, total_samples=5000, epoch=4, metrics={"loss": 0.5}, **made)
+    jobs = {**snapshot.jobs, "gpt-1": replace(snapshot.jobs["gpt-1"], progress=progress)}
+    recorder = Recorder()
+    advanced(recorder, build_round(replace(snapshot, jobs=jobs)))
+    (history,) = recorder.seen
+    assert history.samples.tolist() == [5000.0, 1_000_000.0]
+    assert history.reports is not None
+    assert history.reports.done.tolist() == [1500.0, 0.0]
+    assert history.reports.epoch_samples[0] == 500.0
+
+
 def test_optimus_learns_from_reports_round_by_round() -> None:
     """Losses of 2 / (1 + samples / 1,000) in four rounds are a curve, from which the work follows."""
     state: Mapping[str, Any] = {}

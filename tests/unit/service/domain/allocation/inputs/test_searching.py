@@ -199,6 +199,31 @@ def test_a_settled_job_stays_unless_another_size_is_clearly_better(place: str, t
     assert step_of(snapshot).phase is SearchPhase.SETTLED
 
 
+def test_a_search_counts_in_the_unit_of_the_job_s_work() -> None:
+    """All sizes take batches of 512, whose samples are worth 10,064 / 10,512: both units give the same seconds."""
+    worth = 10_064 / 10_512
+    batch = {"policy": "adaptive", "global": 64, "max_global": 512}
+    noisy = {"gradient_sqr": 1.0, "gradient_var": 1e4}
+    points = tuple(
+        replace(one, global_batch=512, step_s=512 / one.samples_per_s, **noisy)
+        for one in speeds(*[(slots, 256.0 * slots**0.8) for slots in (1, 2, 4)])
+    )
+    steps = []
+    for counted in (1.0, worth):
+        known: dict[str, Any] = {"samples": 10**6, "total_samples": 10**8, "global_batch": 512}
+        if counted != 1.0:
+            known |= {"progress": worth * 10**6, "total_progress": worth * 10**8}
+        progress = JobProgress(**known, max_global_batch=512)
+        snapshot = seeker(1, points, progress=progress, batch=batch, high=4, elastic={"sizes": "pow2"})
+        table = estimates_of(scope_of(snapshot)).table
+        assert table.efficiency[0] == pytest.approx(worth)
+        steps.append(step_of(snapshot))
+    plain, by_progress = steps
+    assert (by_progress.phase, by_progress.target) == (plain.phase, plain.target)
+    assert by_progress.spent.time_s == pytest.approx(plain.spent.time_s, rel=1e-6)
+    assert by_progress.spent.overhead_s == pytest.approx(plain.spent.overhead_s, rel=1e-6)
+
+
 def test_absurd_measurements_are_no_visits() -> None:
     absurd = tuple(replace(one, samples_per_s=float("nan")) for one in measured(*range(1, 9)))
     assert step_of(seeker(points=(*measured(1), *absurd))).phase is SearchPhase.VISITING

@@ -1,0 +1,57 @@
+"""Progress of training in units of the job's own batch: of each step, for the schedules, and to the end."""
+
+from __future__ import annotations
+
+from headway.train.checkpoint.replica import Place
+from headway.train.data.batching import Batching
+from headway.train.data.boundary import Agreement
+from headway.train.data.goal import Gain, TrainingGoal, gain_of
+from headway.train.data.ledger import Ledger
+from headway.train.data.position import Step
+from headway.train.gradients.averaging import Gradients
+
+
+class StepProgress:
+    """The progress of the present step, and the clock of the learning-rate schedules in `gradients`."""
+
+    def __init__(self, goal: TrainingGoal, batching: Batching, gradients: Gradients) -> None:
+        self.efficiency = 1.0
+        """Statistical efficiency of the present step, as this rank computes it."""
+        self._goal = goal
+        self._batching = batching
+        self._gradients = gradients
+
+    def begin(self, place: Place, step: Step) -> None:
+        """Begin a step at `place`."""
+        self.efficiency = self._batching.efficiency
+        self._set_clock(self._after(place, step, Ledger(), self.efficiency), within_step=True)
+
+    def commit(self, place: Place, step: Step, trained: Ledger, agreement: Agreement | None) -> Place:
+        """Return the position after the step, with the progress that the ranks agree on.
+
+        Without an agreement, because a peer was lost, the next synchronisation makes the ranks equal.
+        """
+        efficiency = self.efficiency if agreement is None else agreement.efficiency
+        return self.show(self._after(place, step, trained, efficiency))
+
+    def show(self, place: Place) -> Place:
+        """Set the schedules' clock to this position between two steps, and return the position."""
+        self._set_clock(place, within_step=False)
+        return place
+
+    def finished(self, place: Place) -> bool:
+        """Return True if training has reached its end at this position."""
+        return self._goal.reached(place.position.epoch, place.progress)
+
+    def finished_within_epoch(self, place: Place) -> bool:
+        """Return True if training has reached its end before that of the epoch's data."""
+        return self.finished(place) and 0 < place.position.samples < self._goal.dataset_samples
+
+    def _after(self, place: Place, step: Step, trained: Ledger, efficiency: float) -> Place:
+        gain: Gain = gain_of(step.batch, self._batching.bounds.global_batch, efficiency)
+        return place.advance(len(step.batch), trained, gain)
+
+    def _set_clock(self, place: Place, *, within_step: bool) -> None:
+        self._gradients.clock = self._goal.clock(
+            place.steps, place.reference_steps, place.samples, place.progress, within_step=within_step
+        )

@@ -1,0 +1,42 @@
+"""Ended jobs of a snapshot, from which a policy learns the work of recurring jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from service.domain.cluster.snapshot import EndedRun
+from service.domain.jobs.job import Job, class_of
+from service.domain.policies.framework.policy import FinishedJobs
+from service.domain.shared.arrays import FloatArray
+
+
+def finished_jobs(ended: Sequence[EndedRun], jobs: Sequence[Job], worth: FloatArray) -> FinishedJobs:
+    """Return the ended jobs (E,) with their classes and work as the policy counts those of the present jobs (J,).
+
+    `worth` (J,) are the reference samples per sample of the present jobs. An ended job has the median of its class. The
+    work of a class without a job here is unknown, 0, and only its run times count.
+    """
+    worth_of_class: dict[str, list[float]] = {}
+    for job, one in zip(jobs, worth.tolist(), strict=True):
+        worth_of_class.setdefault(class_of(job.spec), []).append(one)
+    present = {name: float(np.median(worth_of_class[name])) for name in sorted(worth_of_class)}
+    names = dict.fromkeys([*present, *(one.job_class for one in ended)])
+    index = {name: number for number, name in enumerate(names)}
+    return FinishedJobs(
+        job_class=np.array([index[one.job_class] for one in ended], dtype=np.int64),
+        work=np.array([one.samples * present.get(one.job_class, 0.0) for one in ended], dtype=np.float64),
+        run_s=np.array([one.run_s for one in ended], dtype=np.float64),
+    )
+
+
+def ended_by_class(
+    ended: Sequence[EndedRun], finished: FinishedJobs | None
+) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Return the reference samples and run times of the ended jobs (E,) by class, in their order."""
+    by_class: dict[str, tuple[tuple[float, float], ...]] = {}
+    if finished is not None:
+        for one, work, run_s in zip(ended, finished.work.tolist(), finished.run_s.tolist(), strict=True):
+            by_class[one.job_class] = (*by_class.get(one.job_class, ()), (work, run_s))
+    return by_class

@@ -1,0 +1,1 @@
+"""Decisions about machines: which to rent, keep, lease and recommend."""

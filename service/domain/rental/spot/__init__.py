@@ -1,0 +1,1 @@
+"""Spot machines: cost of interruptions, learned rates, and the choice between the markets."""

@@ -1,0 +1,58 @@
+"""Ended jobs in a policy's input: classes, units, and what is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from headway.contract.views.jobs import JobProgress
+from service.domain.allocation.inputs.recurring import ended_by_class, finished_jobs
+from service.domain.allocation.inputs.round import build_round
+from service.domain.cluster.snapshot import EndedRun
+from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
+
+JOBS = [
+    job_of("a", spec=spec_of("train-7")),
+    job_of("b", spec=spec_of("train-8")),
+    job_of("c", spec=spec_of("eval")),
+]
+ENDED = (
+    EndedRun("default/train", 100.0, 10.0),
+    EndedRun("default/other", 500.0, 20.0),
+    EndedRun("default/train", 300.0, 30.0),
+    EndedRun("default/eval", 50.0, 40.0),
+)
+
+
+def test_classes_are_those_of_the_present_jobs_and_work_is_in_their_unit() -> None:
+    found = finished_jobs(ENDED, JOBS, np.array([0.5, 0.7, 2.0]))
+    # Present classes in the order of their names: eval, train. Others follow.
+    assert found.job_class.tolist() == [1, 2, 1, 0]
+    assert found.work.tolist() == [100 * 0.6, 0.0, 300 * 0.6, 100.0]
+    assert found.run_s.tolist() == [10.0, 20.0, 30.0, 40.0]
+    assert ended_by_class(ENDED, found) == {
+        "default/train": ((60.0, 10.0), (180.0, 30.0)),
+        "default/other": ((0.0, 20.0),),
+        "default/eval": ((100.0, 40.0),),
+    }
+
+
+def test_without_jobs_or_ended_jobs_the_arrays_are_empty() -> None:
+    assert finished_jobs((), JOBS, np.ones(3)).work.shape == (0,)
+    assert finished_jobs(ENDED, [], np.zeros(0)).work.tolist() == [0.0] * 4
+    assert ended_by_class(ENDED, None) == {}
+
+
+def test_samples_are_no_work_while_no_speed_is_known_and_the_digest_follows_what_is_learned() -> None:
+    job = replace(JOBS[0], progress=JobProgress(samples=640))
+    snapshot = snapshot_of([node_of("n")], [job])
+    before, after = build_round(snapshot), build_round(replace(snapshot, ended_runs=ENDED))
+    given = after.given
+    assert (given.done is not None, given.finished is not None) == (True, True)
+    assert np.asarray(given.done).tolist() == [0.0]
+    assert given.finished is not None
+    assert given.finished.job_class[0] == given.job_class[0]
+    assert given.finished.work.tolist() == [0.0] * 4
+    assert given.finished.run_s.tolist() == [10.0, 20.0, 30.0, 40.0]
+    assert before.digest != after.digest
