@@ -21,6 +21,8 @@ MOST_PLANNED = 128
 """Maximum number of deadlines in a plan, the earliest ones, which bounds the time of a round."""
 _EVENTS = 48
 """Number of moments to which the ends of other jobs are rounded up, which bounds the timeline."""
+_LATE_EVENTS = 16
+"""Number of moments after the last deadline, from which the nearest feasible deadlines of misses follow."""
 _SWAPS = 16
 """Maximum number of replacements that a plan tries."""
 _ROUNDING = 1e-9
@@ -263,10 +265,10 @@ class _Timeline:
         rows = np.flatnonzero(holds)
         last_s = self.deadlines.left_s[list(planned)].max(initial=0.0)
         end_s = self.deadlines.late_s[rows, smallest[rows]]
-        end_s = np.where(end_s <= last_s, end_s, np.inf)
-        kept_s = np.sort(end_s[np.isfinite(end_s)])
-        grid_s = np.append(
-            kept_s[np.linspace(0, len(kept_s) - 1, min(_EVENTS, len(kept_s)), dtype=np.int64)], np.inf
+        end_s = np.where(np.isfinite(end_s), end_s, np.inf)
+        late = end_s > last_s
+        grid_s = np.concatenate(
+            (_spread(end_s[~late], _EVENTS), _spread(end_s[late], _LATE_EVENTS), [np.inf])
         )
         rounded_s = grid_s[np.searchsorted(grid_s, end_s)]
         blocks: dict[tuple[float, float], FloatArray] = {}
@@ -274,3 +276,9 @@ class _Timeline:
             key = (end, float(self.deadlines.priority[row]))
             blocks[key] = blocks.get(key, 0.0) + self._take(row, int(smallest[row]))
         return [_Block(0.0, end, take, -1, priority) for (end, priority), take in blocks.items()]
+
+
+def _spread(ends_s: FloatArray, count: int) -> FloatArray:
+    """Return up to `count` of the finite ends, evenly spread and in order; the last one is among them."""
+    finite_s = np.sort(ends_s[np.isfinite(ends_s)])
+    return finite_s[np.linspace(0, len(finite_s) - 1, min(count, len(finite_s))).astype(np.int64)]

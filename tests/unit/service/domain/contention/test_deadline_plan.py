@@ -18,6 +18,7 @@ from service.domain.contention.deadline_plan import (
     MOST_PLANNED,
     DeadlinePlan,
     Deadlines,
+    Miss,
     Occupancy,
     PlannedRun,
     plan_deadlines,
@@ -224,6 +225,12 @@ def most_in_time(jobs: Sequence[Due]) -> int:
             if all(end <= one.left_s for end, one in zip(ends, ordered, strict=True)):
                 return size
     return 0
+
+
+def test_the_nearest_deadline_follows_jobs_that_end_after_the_last_deadline() -> None:
+    running = [due(INF, 10, holds=1), due(INF, 12, holds=1), due(INF, 15, holds=1), due(INF, 20, holds=1)]
+    plan = planned(*running, due(5, INF, 4))
+    assert plan.missed[4] == Miss(rivals=(0, 1, 2, 3), earliest=run(12, 16, 2))
 
 
 @st.composite
