@@ -245,9 +245,13 @@ class ExplainView(BaseModel):
 
 
 class ResizeRequest(BaseModel):
-    """A fixed size in `slots`; None lets the scheduler choose again."""
+    """A fixed size in `slots`; None lets the scheduler choose again.
+
+    With `force`, a job that has not made its first step restarts now, instead of waiting for that step.
+    """
 
     slots: int | None = Field(ge=1, le=4096)
+    force: bool = False
 
 
 class JobPatch(BaseModel):

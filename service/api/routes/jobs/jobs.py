@@ -170,7 +170,7 @@ async def resume_job(context: Context, job: OwnJob) -> Response:
 @router.post("/{job}/resize", operation_id="resize_job", **_CONTROL)
 async def resize_job(context: Context, job: OwnJob, request: ResizeRequest) -> Response:
     """Fix the job's size, or let the scheduler choose it again (null)."""
-    return await _controlled(context, job, partial(control.resize, slots=request.slots))
+    return await _controlled(context, job, partial(control.resize, slots=request.slots, force=request.force))
 
 
 @router.patch("/{job}", operation_id="change_job", response_model=JobView, **needs(Role.USER))

@@ -12,7 +12,6 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import JobState
 from service.domain.allocation.configurations.eligibility import (
-    SILENT_S,
     Holding,
     backs_off,
     deciding_jobs,
@@ -28,6 +27,7 @@ from service.domain.allocation.configurations.eligibility import (
 )
 from service.domain.cluster.pools import Pool
 from service.domain.cluster.snapshot import Measurement, Node, SlotKey
+from service.domain.jobs.first_step import SILENT_S
 from service.domain.jobs.job import class_of
 from service.domain.jobs.retries import LONGEST_BACKOFF_S
 from service.domain.jobs.survival import LONGEST_GROWTH_BACKOFF_S
@@ -120,6 +120,12 @@ def test_a_script_that_reports_nothing_for_a_while_no_longer_explores() -> None:
         assert explores(job, snapshot_of([node_of("n")], [job], {"j": [("n", 0)]})) is tries
     measured = {"j": (Measurement("cpu", 1, 100.0, 100),)}
     assert explores(job, snapshot_of([node_of("n")], [job], {"j": [("n", 0)]}, measured))
+
+
+@pytest.mark.parametrize(("state", "moves"), [(NodeState.READY, False), (NodeState.DRAINING, True)])
+def test_before_its_first_step_only_a_job_that_must_leave_is_moved(state: NodeState, moves: bool) -> None:
+    job = job_of("j", JobState.RUNNING, age_s=5.0, generation=1, allocation={"n": (0,)})
+    assert is_movable(job, snapshot_of([node_of("n", state=state)], [job], {"j": [("n", 0)]})) is moves
 
 
 @pytest.mark.parametrize("fields", [{"pinned_size": 2}, {"spec": spec_of("j", elastic={"resize": "never"})}])
