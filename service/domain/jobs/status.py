@@ -17,18 +17,9 @@ class LastDecision:
 
 
 def present_reason(
-    *,
-    spec: JobSpec,
-    state: JobState,
-    size: int,
-    pinned: int | None,
-    begun: bool,
-    message: str,
-    last: LastDecision | None,
+    *, spec: JobSpec, state: JobState, size: int, pinned: int | None, message: str, last: LastDecision | None
 ) -> str:
     """Return the reason for a job's present state. `message` is that of its last event, which may be old.
-
-    `begun` is True once its present ranks have made a step.
 
     A job that neither waits nor runs is as its last event left it. A decision counts only while the job is
     still in the state that the decision left it in: a decision to wait is void for a running job, any other
@@ -41,8 +32,6 @@ def present_reason(
     slots = "1 slot" if size == 1 else f"{size} slots"
     if pinned == size:
         return f"{slots}, fixed by you"
-    if pinned is not None and not begun and spec.elastic.resize is Resize.LIVE:
-        return f"{slots}; changes to {pinned} after its first step"
     if pinned is None and spec.elastic.allowed_sizes() == (size,):
         return f"{slots}, the only size in its job file"
     if pinned is None and spec.elastic.resize is Resize.NEVER:

@@ -296,7 +296,7 @@ async def test_a_resize_before_the_first_step_waits_and_is_then_made_in_place(ca
     await cast.resize(2)
     job = await cast.job()
     assert (job.state, job.size, cast.stops()) == (JobState.RUNNING, 1, set())
-    assert job.present == "1 slot; changes to 2 after its first step"
+    assert "2 cpu slots once its ranks have made their first step" in job.present
     await cast.say((1, 0), "first_step", 1, samples=32, live=True)
     await cast.turn()
     assert (await cast.job()).state is JobState.RESIZING

@@ -205,21 +205,14 @@ class PostgresJobQueries(OnSession, JobQueries):
 def _view(row: FetchedRow, names: Mapping[str, str], decided: LastDecision | None) -> JobView:
     spec, state = spec_of(row.spec), JobState(row.state)
     size = sum(len(slots) for slots in row.allocation.values())
-    progress = JobProgress.model_validate_json(row.progress)
     return record_of(
         JobView,
         row,
         size=size,
         allocation={names.get(node, node): slots for node, slots in row.allocation.items()},
-        progress=progress,
+        progress=JobProgress.model_validate_json(row.progress),
         spec=spec,
         present=present_reason(
-            spec=spec,
-            state=state,
-            size=size,
-            pinned=row.pinned_size,
-            begun=row.live or progress.begun_generation == row.generation,
-            message=row.message,
-            last=decided,
+            spec=spec, state=state, size=size, pinned=row.pinned_size, message=row.message, last=decided
         ),
     )

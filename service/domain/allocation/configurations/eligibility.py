@@ -13,7 +13,7 @@ from headway.contract.spec import Resize
 from headway.contract.values.devices import mix_name
 from headway.contract.views.jobs import JobState
 from service.domain.cluster.snapshot import SlotKey, Snapshot, allocation_of
-from service.domain.jobs.first_step import SILENT_S, awaits_first_step
+from service.domain.jobs.first_step import SILENT_S
 from service.domain.jobs.job import Job, size_of
 from service.domain.jobs.retries import LONGEST_BACKOFF_S
 from service.domain.jobs.survival import LONGEST_GROWTH_BACKOFF_S
@@ -63,13 +63,10 @@ def has_come(moment: datetime | None, longest_s: float, now: datetime) -> bool:
 def is_movable(job: Job, snapshot: Snapshot) -> bool:
     """Return True if the job runs on all of its slots and a round may change them.
 
-    A generation that has left some of its slots is ending; it must not be taken for a smaller one. Before its
-    first step, only a job that must leave slots is changed.
+    A generation that has left some of its slots is ending; it must not be taken for a smaller one.
     """
     whole = len(snapshot.slots_held_by(job.id)) == size_of(job.allocation)
-    if job.state is not JobState.RUNNING or not whole or job.spec.elastic.resize is Resize.NEVER:
-        return False
-    return not (awaits_first_step(job, snapshot.now) and holding_of(job, snapshot).whole)
+    return job.state is JobState.RUNNING and whole and job.spec.elastic.resize is not Resize.NEVER
 
 
 def settled_job(job: Job, keys: Sequence[SlotKey]) -> Job:
@@ -85,7 +82,6 @@ def settled_job(job: Job, keys: Sequence[SlotKey]) -> Job:
     return replace(
         job,
         state=JobState.RUNNING if keys else JobState.PENDING,
-        progress=job.progress.model_copy(update={"begun_generation": job.generation}),
         spec=job.spec.model_copy(update={"elastic": elastic}),
         pinned_size=pinned,
         pause_requested=False,
@@ -99,7 +95,7 @@ def settled_job(job: Job, keys: Sequence[SlotKey]) -> Job:
 def deciding_jobs(snapshot: Snapshot) -> tuple[Job, ...]:
     """Return the jobs that a round decides about, in the order of their submission.
 
-    The other jobs are in transition or await their first step, and keep their slots.
+    The other jobs are in transition and keep their slots.
     """
     return tuple(
         job

@@ -19,13 +19,10 @@ def present(
     size: int = 2,
     last: LastDecision | None = KEEP,
     pinned: int | None = None,
-    begun: bool = True,
     **elastic: object,
 ) -> str:
     spec = JobSpec.model_validate({"name": "j", "run": "true", "elastic": {"min": 1, "max": 4, **elastic}})
-    return present_reason(
-        spec=spec, state=state, size=size, pinned=pinned, begun=begun, message=EVENT, last=last
-    )
+    return present_reason(spec=spec, state=state, size=size, pinned=pinned, message=EVENT, last=last)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +32,6 @@ def present(
         (present(JobState.RUNNING, size=1, pinned=1), "1 slot, fixed by you"),
         (present(JobState.RUNNING, size=2, pinned=2, last=None), "2 slots, fixed by you"),
         (present(JobState.RUNNING, size=1, pinned=2, last=LastDecision("keep", "on its way")), "on its way"),
-        (present(JobState.RUNNING, pinned=4, begun=False), "2 slots; changes to 4 after its first step"),
-        (present(JobState.RUNNING, pinned=4, begun=False, resize="restart"), KEEP.message),
         (present(JobState.RUNNING, size=2, min=2, max=2), "2 slots, the only size in its job file"),
         (present(JobState.RUNNING, size=4), "4 slots, the most that its job file allows"),
         (present(JobState.RUNNING, resize="never"), "2 slots: its size never changes while it runs (elastic.resize: never)"),

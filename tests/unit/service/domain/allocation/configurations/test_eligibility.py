@@ -122,12 +122,6 @@ def test_a_script_that_reports_nothing_for_a_while_no_longer_explores() -> None:
     assert explores(job, snapshot_of([node_of("n")], [job], {"j": [("n", 0)]}, measured))
 
 
-@pytest.mark.parametrize(("state", "moves"), [(NodeState.READY, False), (NodeState.DRAINING, True)])
-def test_before_its_first_step_only_a_job_that_must_leave_is_moved(state: NodeState, moves: bool) -> None:
-    job = job_of("j", JobState.RUNNING, age_s=5.0, generation=1, allocation={"n": (0,)})
-    assert is_movable(job, snapshot_of([node_of("n", state=state)], [job], {"j": [("n", 0)]})) is moves
-
-
 @pytest.mark.parametrize("fields", [{"pinned_size": 2}, {"spec": spec_of("j", elastic={"resize": "never"})}])
 def test_a_job_of_one_size_does_not_explore(fields: dict[str, Any]) -> None:
     job = job_of("j", **fields)
