@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import Solve
+from service.domain.policies.framework.checked import CheckedPolicy
 from service.domain.policies.framework.class_statistics import (
     ClassStatistics,
     expected_widths,
@@ -22,7 +23,7 @@ from service.domain.policies.framework.class_statistics import (
     observe_jobs,
 )
 from service.domain.policies.framework.parameter import parameter
-from service.domain.policies.framework.policy import Choices, RoundHistory, RoundInput
+from service.domain.policies.framework.policy import Choices, Policy, RoundHistory, RoundInput
 from service.domain.policies.framework.solving import solved
 from service.domain.policies.framework.speedup import (
     changed,
@@ -32,7 +33,7 @@ from service.domain.policies.framework.speedup import (
     usable_goodput,
     weights,
 )
-from service.domain.policies.framework.widths import NO_CLASS, NOT_FOR_SALE, Widths, column_prices
+from service.domain.policies.framework.widths import NO_CLASS, NOT_FOR_SALE, UNSTABLE, Widths, column_prices
 from service.domain.shared.arrays import FloatArray
 
 _HOUR_S = 3600.0
@@ -94,6 +95,11 @@ class BudgetPolicy:
     narrow_share: float = parameter(
         0.0, "Fraction of that class's jobs with the cheaper width.", at_least=0, at_most=1
     )
+    rents_usd_per_h: float = parameter(
+        -1.0,
+        "Maximum dollars per hour of rented machines; -1: none. Derived while the budget cannot pay all jobs.",
+        at_least=-1,
+    )
     horizon_s: float = parameter(
         3600.0, "Maximum time in seconds that a change is assumed to serve.", at_least=1
     )
@@ -124,7 +130,9 @@ class BudgetPolicy:
         state = self._steered(given, widths, state, usd_per_h=history.usd_per_h, elapsed_s=history.elapsed_s)
         carried = {"budget": asdict(state), "classes": asdict(statistics)}
         names = sorted(statistics.classes)
-        return self._with_widths(state, widths, job_class_of(given, history, names, widths)), carried
+        limit = self.usd_per_h * max(1.0 - state.ahead_h, 0.0) if self._is_too_small(given, widths) else -1.0
+        mixed_class = job_class_of(given, history, names, widths)
+        return self._with_widths(state, widths, mixed_class, rents_usd_per_h=limit), carried
 
     def after_spending(
         self,
@@ -164,12 +172,23 @@ class BudgetPolicy:
             highest_h_per_usd=highest_mu(column_prices(configurations.usd_per_h, configurations.slots)),
         )
 
-    def _with_widths(self, state: BudgetState, widths: Widths | None, mixed_class: int) -> BudgetPolicy:
+    def _is_too_small(self, given: RoundInput, widths: Widths | None) -> bool:
+        """Return True if the budget cannot pay all jobs at their cheapest: by learned loads, or else those present."""
+        if self.usd_per_h < 0:
+            return False
+        if widths is not None:
+            return widths.status == UNSTABLE
+        prices = column_prices(given.configurations.usd_per_h, given.configurations.slots)
+        return mu_for_present_jobs(given, self.usd_per_h) >= highest_mu(prices)
+
+    def _with_widths(
+        self, state: BudgetState, widths: Widths | None, mixed_class: int, *, rents_usd_per_h: float
+    ) -> BudgetPolicy:
         """Return the policy for this round: with mu, or with the two widths of a mixed class.
 
         While the correction of mu is within `_MIXING_BAND`, it moves the share of the narrow width instead.
         """
-        policy = replace(self, mu_h_per_usd=state.mu_h_per_usd)
+        policy = replace(self, mu_h_per_usd=state.mu_h_per_usd, rents_usd_per_h=rents_usd_per_h)
         if widths is None or mixed_class == NO_CLASS or not min(state.mu_h_per_usd, widths.mu_h_per_usd) > 0:
             return policy
         correction = math.log(state.mu_h_per_usd / widths.mu_h_per_usd)
@@ -214,6 +233,14 @@ class BudgetPolicy:
         """Return the time of a change (J, C) as a fraction of the time that it serves."""
         left_s = finite(given.remaining, otherwise=np.inf)[:, None] / np.where(rate > 0, rate, 1.0)
         return finite(given.change_s)[:, None] / np.clip(left_s, 1.0, self.horizon_s)
+
+
+def long_run_budget(policy: Policy) -> BudgetPolicy | None:
+    """Return the budget policy if it has a budget or a fixed mu."""
+    inner = policy.policy if isinstance(policy, CheckedPolicy) else policy
+    if isinstance(inner, BudgetPolicy) and (inner.usd_per_h >= 0 or inner.mu_h_per_usd >= 0):
+        return inner
+    return None
 
 
 def job_class_of(

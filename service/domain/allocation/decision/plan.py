@@ -29,7 +29,13 @@ from service.domain.allocation.decision.guarantees import choose_within_guarante
 from service.domain.allocation.decision.length_texts import length_text
 from service.domain.allocation.decision.quota_texts import why_at_quota
 from service.domain.allocation.decision.reason_texts import ReasonText
-from service.domain.allocation.decision.waiting import WaitingFacts, waiting_facts, why_unpaid, why_wait
+from service.domain.allocation.decision.waiting import (
+    WaitingFacts,
+    small_budget_text,
+    waiting_facts,
+    why_unpaid,
+    why_wait,
+)
 from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
 from service.domain.allocation.placement.cluster_layout import places_of
@@ -124,11 +130,12 @@ def decide(
     placed_s = clock_s()
     facts = waiting_facts(round_, choices, _left_over(snapshot, placements.values()))
     options = all_options(round_, choices)
+    short_of_money = small_budget_text(policy)
     cases = [
         Case(round_, row, column, options[row], shared.given_up_for.get(row), choices.solution.gap)
         for row, column in enumerate(chosen)
     ]
-    decided = [_with_outlook(case, _decide_job(case, placements, facts)) for case in cases]
+    decided = [_with_outlook(case, _decide_job(case, placements, facts), short_of_money) for case in cases]
     decisions = _paced(snapshot.orders, cases, decided, choices)
     return Plan(
         tuple(_with_batch(case, one) for case, one in zip(cases, decisions, strict=True)),
@@ -138,9 +145,14 @@ def decide(
     )
 
 
-def _with_outlook(case: Case, decision: Decision) -> Decision:
-    """Return the decision with the outlook of the job on its deadline, and its usual length before it runs."""
+def _with_outlook(case: Case, decision: Decision, short_of_money: str) -> Decision:
+    """Return the decision with the outlook of the job on its deadline, and its usual length before it runs.
+
+    `short_of_money` is said to jobs that wait for capacity.
+    """
     texts = [deadline_text(case.round, case.row)]
+    if decision.reason is Reason.WAITING_FOR_CAPACITY and decision.action is Action.WAIT:
+        texts.append(short_of_money)
     if decision.reason in {Reason.WAITING_FOR_CAPACITY, Reason.ALLOCATED}:
         texts.append(length_text(case.round, case.row))
     return replace(decision, message="; ".join([decision.message, *filter(None, texts)]))

@@ -27,7 +27,8 @@ from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.cluster.pools import Pool, slots_of
 from service.domain.cluster.snapshot import Cap, SlotKey, Snapshot
 from service.domain.jobs.job import Job
-from service.domain.policies.framework.policy import Choices, RoundInput
+from service.domain.policies.budget import long_run_budget
+from service.domain.policies.framework.policy import Choices, Policy, RoundInput
 
 _ROUNDING = 1e-9
 
@@ -76,6 +77,17 @@ def waiting_facts(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> W
         quarantine_text=f"; {slots_of(quarantined, None)} more in quarantine (`headway nodes`)"
         if quarantined
         else "",
+    )
+
+
+def small_budget_text(policy: Policy) -> str:
+    """Return text on a long-run budget that cannot pay all jobs at their cheapest; empty if it can, or without one."""
+    budget = long_run_budget(policy)
+    if budget is None or budget.rents_usd_per_h < 0:
+        return ""
+    return (
+        f"the long-run budget of {dollars(budget.usd_per_h)}/h cannot pay all jobs at their cheapest; "
+        "raise it with `headway policy budget --set usd_per_h=N`"
     )
 
 

@@ -25,6 +25,8 @@ NOT_FOR_SALE = 1e9
 """Dollars per hour that stand for an invalid price."""
 _FREE = 1e-9
 """Dollars per hour below which a price counts as 0, so that ratios of prices stay finite."""
+UNSTABLE = "unstable"
+"""Status of widths for a budget below what the cheapest configurations need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ def fixed_widths(
     left = budget_usd_per_h - float((share * usd_per_h).sum())
     mu, mixed, narrow_share, status = 0.0, NO_CLASS, 0.0, "slack"
     if not left >= 0:
-        mu, status, steps = 2 * steps[0][0] if steps else 0.0, "unstable", []
+        mu, status, steps = 2 * steps[0][0] if steps else 0.0, UNSTABLE, []
     for mu_of_step, one, narrow, wide, costs in steps:
         part = min(1.0, left / costs)
         share[one, narrow], share[one, wide] = 1.0 - part, part

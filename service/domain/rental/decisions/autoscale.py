@@ -113,12 +113,15 @@ def decide_rental_targets(
     base = _with_expected(cluster, fleet)
     candidates = candidates_of(offers)
     startup = Startup(boot_s=boot_s, idle_s=rules.idle_s)
-    bounds = _Bounds(room_within(cluster.cap_usd_per_h, fleet, rules), cooling)
     room = rules.max_machines - len(fleet.machines)
     renting, keeping = prices_of(base, candidates, policy, room=room, startup=startup)
+    most_usd_per_h = min(cluster.cap_usd_per_h, renting.rents_usd_per_h)
+    bounds = _Bounds(room_within(most_usd_per_h, fleet, rules), cooling)
     solver = _RoundSolver(renting, solve, fleet.settled)
     rent, base, held_back = _rented(base, candidates, bounds, solver, startup)
     keeper = solver if keeping is renting else _RoundSolver(keeping, solve, fleet.settled)
+    if held_back and renting.rents_usd_per_h < cluster.cap_usd_per_h:
+        held_back += "; the long-run budget cannot pay all jobs at their cheapest"
     release, low = _released(base, fleet, rules, solver, keeper, low_since)
     return RentalTargets(rent=tuple(rent), release=tuple(release), low_since=low, held_back=held_back)
 

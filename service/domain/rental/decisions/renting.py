@@ -8,6 +8,7 @@ from datetime import datetime
 
 from service.domain.allocation.knapsack.problem import Solve
 from service.domain.cluster.snapshot import Snapshot
+from service.domain.policies.budget import long_run_budget
 from service.domain.policies.framework.policy import Policy
 from service.domain.rental.candidates import Candidate
 from service.domain.rental.decisions.autoscale import decide_rental_targets
@@ -17,7 +18,6 @@ from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
 from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTarget, RentalTargets
 from service.domain.rental.worth.clusters import SnapshotCluster
-from service.domain.rental.worth.prices import long_run_budget
 
 
 def decide_renting(

@@ -20,6 +20,7 @@ its objective.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -28,7 +29,7 @@ import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.cluster.snapshot import Node
-from service.domain.policies.budget import BudgetPolicy, mu_for_present_jobs
+from service.domain.policies.budget import BudgetPolicy, long_run_budget, mu_for_present_jobs
 from service.domain.policies.framework.checked import CheckedPolicy
 from service.domain.policies.framework.policy import Policy, RoundInput
 from service.domain.policies.framework.speedup import finite, holding, known_length, usable_goodput, weights
@@ -86,6 +87,8 @@ class Prices:
         widths: slots of each job at which its work costs least by the price of delay; empty otherwise.
         mu_h_per_usd: hours of delay that a dollar is worth; None without a price of delay.
         horizon_s: seconds that a job of unknown length is assumed to use a machine.
+        rents_usd_per_h: maximum dollars per hour of rented machines, of a budget that cannot pay all jobs at their
+            cheapest; otherwise infinite.
     """
 
     policy: Policy
@@ -93,6 +96,7 @@ class Prices:
     widths: Mapping[str, int] = field(default_factory=dict)
     mu_h_per_usd: float | None = None
     horizon_s: float = 0.0
+    rents_usd_per_h: float = math.inf
     candidates: Sequence[Candidate] = ()
 
     def running_usd(self, round_: RentalRound, chosen: IntArray) -> dict[str, float]:
@@ -128,14 +132,6 @@ def prices_of(
         _by_delay(round_, candidates, steered, max(mu, _LEAST_MU_H_PER_USD), startup),
         _by_delay(round_, candidates, steered, max(mu / HYSTERESIS, _LEAST_MU_H_PER_USD), startup),
     )
-
-
-def long_run_budget(policy: Policy) -> BudgetPolicy | None:
-    """Return the budget policy if it has a budget or a fixed mu."""
-    inner = policy.policy if isinstance(policy, CheckedPolicy) else policy
-    if isinstance(inner, BudgetPolicy) and (inner.usd_per_h >= 0 or inner.mu_h_per_usd >= 0):
-        return inner
-    return None
 
 
 def _on_offer(base: RentalCluster, candidates: Sequence[Candidate], room: int) -> list[Node]:
@@ -210,6 +206,7 @@ def _by_delay(
         widths=widths,
         mu_h_per_usd=mu,
         horizon_s=policy.horizon_s,
+        rents_usd_per_h=policy.rents_usd_per_h if policy.rents_usd_per_h >= 0 else math.inf,
         candidates=candidates,
     )
 

@@ -235,3 +235,17 @@ def test_a_larger_mu_never_rents_more(exponent: float, mus: tuple[float, float])
     low, high = sorted(mus)
     cluster = TableCluster([power(exponent)])
     assert len(decided(cluster, high).rent) <= len(decided(cluster, low).rent)
+
+
+@pytest.mark.parametrize(
+    ("most_usd_per_h", "present", "rents"), [(-1.0, 0, 6), (2.0, 0, 2), (2.0, 1, 1), (0.0, 0, 0)]
+)
+def test_a_budget_that_cannot_pay_all_jobs_is_not_exceeded(
+    most_usd_per_h: float, present: int, rents: int
+) -> None:
+    """Six jobs of one slot at $1 an hour, at a price of delay at which each is worth its machine."""
+    policy = BudgetPolicy(usd_per_h=2.0, mu_h_per_usd=500.0, rents_usd_per_h=most_usd_per_h)
+    cluster = TableCluster([[1.0]] * 6, held=[1] * present)
+    targets = decided(cluster, machines=rented(present), policy=policy)
+    assert len(targets.rent) == rents - (0 if most_usd_per_h >= 0 else present)
+    assert bool(targets.held_back) is (most_usd_per_h >= 0)
