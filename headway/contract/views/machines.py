@@ -61,6 +61,8 @@ class LeaseRequest(SpecPart):
     """A request to lease the machines of a plan for a job.
 
     `max_usd_per_h` is the price that the user agreed to: the request fails if all machines together cost more.
+    `expected_cost_usd` is the plan's cost until the job's end, as recommended: the request fails if it is more than
+    the job may still spend.
     """
 
     model_config = ConfigDict(
@@ -84,3 +86,4 @@ class LeaseRequest(SpecPart):
 
     groups: Annotated[list[LeaseGroup], Field(min_length=1, max_length=20)]
     max_usd_per_h: Annotated[float, Field(gt=0, le=1e6)]
+    expected_cost_usd: Annotated[float | None, Field(ge=0, le=1e9)] = None

@@ -16,6 +16,7 @@ from service.domain.rental.candidates import Candidate
 from service.domain.rental.decisions.leases import (
     WantedGroup,
     check_bounds,
+    check_cost,
     leased_candidates,
     leased_machine,
 )
@@ -50,7 +51,7 @@ async def lease_machines(
     Raises:
         NotFound: the job does not exist.
         InvalidField: a group is not on offer.
-        RentalRefused: the job has ended, or a price, a limit or a budget forbids the machines.
+        RentalRefused: the job has ended, or a price, a limit, its cost limit or a budget forbids the machines.
         IdempotencyConflict: the key was used for another job or for other machines.
     """
     catalogue = await book.catalogue(now)
@@ -67,6 +68,7 @@ async def lease_machines(
         wanted = leased_candidates(
             groups, catalogue.offers, providers=book.providers, max_usd_per_h=request.max_usd_per_h
         )
+        check_cost(request.expected_cost_usd, await _left_usd(tx, job), job)
         await _check_bounds(tx, wanted, job, rules, now)
         machines = [
             leased_machine(
@@ -111,6 +113,12 @@ async def _known(
     if same != wanted or any(one.job_id != job.id for one in machines):
         raise IdempotencyConflict("this Idempotency-Key was used for other machines; use a new key.")
     return machines
+
+
+async def _left_usd(tx: Transaction, job: Job) -> float | None:
+    """Return the dollars that the job may still spend; None without a limit."""
+    cost = (await tx.job_queries.job(job.id)).cost
+    return job.spec.goal.max_cost_usd if cost is None else cost.left_usd
 
 
 async def _check_bounds(

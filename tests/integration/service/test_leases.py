@@ -108,6 +108,20 @@ async def test_what_is_refused_rents_nothing(
     assert await stage.machines() == []
 
 
+async def test_the_cost_limit_of_the_job_bounds_leases(stage: Stage) -> None:
+    await stage.harness.submit("job", goal={"max_cost_usd": 5})
+    refused = await lease(stage.harness, {**plan(1), "expected_cost_usd": 5.01})
+    assert (refused.status_code, refused.json()["code"]) == (409, "rental_refused"), refused.text
+    assert await stage.machines() == []
+    assert (await lease(stage.harness, {**plan(1), "expected_cost_usd": 4.99})).status_code == 201
+    await stage.harness.submit("other")
+    assert (
+        await stage.harness.client.post(
+            "/api/v1/jobs/other/machines", json={**plan(1), "expected_cost_usd": 1e6}
+        )
+    ).status_code == 201, "it has no limit"
+
+
 async def test_a_hard_budget_bounds_leases(stage: Stage) -> None:
     await stage.harness.submit("job")
     budget = {"kind": "hourly_cap", "usd": 0.5, "hard": True}

@@ -113,6 +113,30 @@ async def test_a_long_run_budget_bounds_the_machines_of_present_jobs(stage: Stag
     assert all("h of delay per hour" in one.message for one in await stage.machines())
 
 
+async def test_a_long_run_budget_that_cannot_pay_all_jobs_is_not_overspent(stage: Stage) -> None:
+    """Six jobs need $6 an hour at their cheapest, and the budget is $2: two run, and the others hear why they wait."""
+    await measured_class(stage.harness, (1,))
+    response = await stage.harness.client.put("/api/v1/budgets/boa", json={"usd": 2.0, "kind": "long_run"})
+    assert response.status_code == 201, response.text
+    for number in range(6):
+        await stage.harness.submit(f"gpt-{20 + number}", elastic={"max": 1})
+    await stage.turn()
+    await stage.turn()
+    assert len(stage.cloud.running()) == 2
+    slot = {"slots": [{"index": 0, "device_kind": "cpu"}]}
+    agents = [await stage.joins(one, **slot) for one in stage.cloud.running()]
+    await stage.harness.turn()
+    for agent in agents:
+        await agent.report(entry("ranks_started", run_of(await agent.commands()), how="spawn"))
+    await stage.turn()
+    assert len(stage.cloud.running()) == 2
+    await stage.harness.turn()
+    jobs = [await stage.harness.job(f"gpt-{20 + number}") for number in range(6)]
+    waiting = [one for one in jobs if one.state is JobState.PENDING]
+    assert len(waiting) == 4
+    assert all("cannot pay all jobs at their cheapest" in one.present for one in waiting)
+
+
 async def test_machines_go_back_once_mu_has_grown_by_more_than_the_hysteresis(stage: Stage) -> None:
     sizes = (1, 2, 3, 5)
     await measured_class(stage.harness, sizes)

@@ -118,6 +118,7 @@ def _rent(client: Client, view: RecommendationView, number: int, *, yes: bool) -
     request = LeaseRequest(
         groups=[LeaseGroup(**one.model_dump(include=set(LeaseGroup.model_fields))) for one in chosen.groups],
         max_usd_per_h=chosen.usd_per_h,
+        expected_cost_usd=chosen.cost_usd,
     )
     if not yes:
         question = (

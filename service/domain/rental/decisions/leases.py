@@ -76,6 +76,17 @@ def leased_candidates(
     return tuple(found)
 
 
+def check_cost(expected_usd: float | None, left_usd: float | None, job: Job) -> None:
+    """Raise RentalRefused if the expected cost of a plan exceeds what the job may still spend; None: unknown, no limit."""
+    if expected_usd is None or left_usd is None or expected_usd <= left_usd * (1 + _SLACK):
+        return
+    raise RentalRefused(
+        f"the machines are expected to cost {dollars(expected_usd)} until {job.name} ends, and its goal.max_cost_usd "
+        f"leaves {dollars(max(left_usd, 0.0))}; choose a cheaper plan with --plan, or submit the job with a higher "
+        "goal.max_cost_usd."
+    )
+
+
 def check_bounds(
     wanted: Sequence[Candidate], room: RentalRoom, caps: Sequence[tuple[Cap, float]], job: Job
 ) -> None:
