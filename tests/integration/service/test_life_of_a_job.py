@@ -83,6 +83,7 @@ async def test_resize_by_request_stops_then_starts_at_the_new_size(harness: Harn
     await harness.submit(elastic={"min": 1, "max": 2})
     run = await start(harness, agent)
     assert run.world_size == 1
+    await agent.report(entry("rank_message", run, **message("first_step", 1, samples=32)))
     assert (await harness.post("jobs/job/resize", {"slots": 2})).status_code == 202
     await harness.turn()
     (stopping,) = await agent.commands()
@@ -206,6 +207,7 @@ async def test_a_released_slot_of_one_job_grows_another_only_when_it_is_free(har
     await harness.submit("wide", elastic={"min": 1, "max": 2})
     await harness.post("jobs/wide/resize", {"slots": 2})
     wide = await start(harness, agent, "wide")
+    await agent.report(entry("rank_message", wide, **message("first_step", 1, samples=32)))
     await harness.post("jobs/wide/resize", {"slots": None})
     await harness.submit("narrow", priority=90)
     await harness.turn()
