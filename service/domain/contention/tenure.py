@@ -17,6 +17,7 @@ from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.rate import recent_changes
 from service.domain.jobs.job import Job
+from service.domain.jobs.work import epoch_samples
 from service.domain.shared.arrays import BoolArray, FloatArray
 
 
@@ -75,12 +76,12 @@ def _other_kinds(scope: RoundScope, least_s: FloatArray) -> BoolArray:
 def is_leased(job: Job, rules: ContentionRules, now: datetime) -> bool:
     """Return True if the job has not yet run for a lease, or for an epoch, since it last started or changed.
 
-    A script that reports no epochs has none. On average half of the present epoch is done.
+    A script that reports no epochs has none.
     """
     progress, least_s = job.progress, rules.lease_s
-    if rules.whole_epochs and progress.epoch is not None and progress.samples_per_s:
-        epoch_samples = progress.samples / (progress.epoch + 0.5)
-        least_s = max(least_s, epoch_samples / progress.samples_per_s)
+    samples = epoch_samples(progress)
+    if rules.whole_epochs and samples is not None and progress.samples_per_s:
+        least_s = max(least_s, samples / progress.samples_per_s)
     return 0.0 <= (now - job.state_since).total_seconds() < least_s
 
 

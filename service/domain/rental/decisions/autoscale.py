@@ -315,7 +315,7 @@ def _released(
     held = {one.id for one in fleet.machines if base.holders(fleet.nodes.get(one.id, ""))}
     # Among equal machines, an idle one goes first, so that no job has to move.
     worst_first = sorted(fleet.machines, key=lambda one: (-one.usd_per_slot_h, one.id in held, one.id))
-    here: dict[int, _Outcome] = {}
+    here: dict[bool, _Outcome] = {}
     worths: dict[Hashable, float] = {}
     for machine in worst_first:
         node_id = fleet.nodes.get(machine.id, "")
@@ -323,10 +323,11 @@ def _released(
             continue
         if machine.id in fleet.kept:
             continue
-        solver = keeper if machine.id in held else renter
-        if id(solver) not in here:
-            here[id(solver)] = solver.outcome(base)
-        present = here[id(solver)]
+        keeps = machine.id in held
+        solver = keeper if keeps else renter
+        if keeps not in here:
+            here[keeps] = here[not keeps] if keeper is renter and here else solver.outcome(base)
+        present = here[keeps]
         deciding = {job.id for job in present.round.jobs}
         if not (solver.has_time() and base.holders(node_id) <= deciding):
             continue

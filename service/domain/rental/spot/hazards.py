@@ -22,10 +22,16 @@ from typing import Final
 
 import numpy as np
 
-from headway.contract.values.markets import Market
 from service.domain.rental.machines import Machine
 from service.domain.rental.offers import Offer
-from service.domain.rental.spot.observations import HALF_LIFE_H, LOST, REMEMBERED_H, weight
+from service.domain.rental.spot.observations import (
+    HALF_LIFE_H,
+    LOST,
+    REMEMBERED_H,
+    spot_leases,
+    weight,
+    zone_of,
+)
 from service.domain.rental.spot.together import ZoneShares
 from service.domain.shared.arrays import FloatArray, IntArray
 
@@ -72,7 +78,7 @@ class HazardCounts:
 
 def place_of_lease(lease: Machine) -> Place:
     """Return the place whose interruptions a lease shows."""
-    return (lease.provider, lease.instance_type, lease.zone or lease.region)
+    return (lease.provider, lease.instance_type, zone_of(lease))
 
 
 def hazard_counts(leases: Iterable[Machine], now: datetime) -> dict[Place, HazardCounts]:
@@ -81,11 +87,9 @@ def hazard_counts(leases: Iterable[Machine], now: datetime) -> dict[Place, Hazar
     Leases on demand and leases of machines that never existed are ignored.
     """
     found: dict[Place, HazardCounts] = {}
-    for one in leases:
-        if one.market is not Market.SPOT or one.billed_from is None:
-            continue
+    for one, since in spot_leases(leases):
         place = place_of_lease(one)
-        found[place] = found.get(place, HazardCounts()) + _of_lease(one, one.billed_from, now)
+        found[place] = found.get(place, HazardCounts()) + _of_lease(one, since, now)
     return found
 
 
@@ -121,10 +125,9 @@ def with_learned(
 def counts_by_kind(leases: Iterable[Machine], now: datetime) -> dict[str, HazardCounts]:
     """Return the weighted counts of leases of spot machines by device kind, over all places."""
     by_kind: dict[str, HazardCounts] = {}
-    for one in leases:
-        if one.market is Market.SPOT and one.billed_from is not None:
-            before = by_kind.get(one.device_kind, HazardCounts())
-            by_kind[one.device_kind] = before + _of_lease(one, one.billed_from, now)
+    for one, since in spot_leases(leases):
+        before = by_kind.get(one.device_kind, HazardCounts())
+        by_kind[one.device_kind] = before + _of_lease(one, since, now)
     return by_kind
 
 

@@ -15,6 +15,7 @@ from service.domain.rental.spot.hazards import (
     hazards_by_kind,
     place_of_lease,
 )
+from service.domain.rental.spot.observations import zone_of
 from service.domain.rental.spot.together import zone_shares
 
 
@@ -55,7 +56,7 @@ def spot_history(leases: Sequence[Machine], prior_per_h: Mapping[str, float], no
         seen = by_place.get(place_of_lease(one), HazardCounts())
         by_machine[one.id] = SpotRisk(
             coming_hazard_per_h(prior_per_h.get(one.device_kind, 0.0), seen, now),
-            shares.share(one.provider, one.zone or one.region),
+            shares.share(one.provider, zone_of(one)),
         )
     return SpotHistory(
         by_pool={pool_name(kind, Market.SPOT): per_h for kind, per_h in by_kind.items()},

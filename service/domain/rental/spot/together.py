@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from headway.contract.values.markets import Market
 from service.domain.cluster.spot_rate import TOGETHER
 from service.domain.rental.machines import Machine
-from service.domain.rental.spot.observations import LOST, weight
+from service.domain.rental.spot.observations import LOST, spot_leases, weight, zone_of
 
 WINDOW_S: Final = 120.0
 """Longest time between the first and the last loss of one event, in seconds."""
@@ -40,9 +39,8 @@ class ZoneShares:
 def zone_shares(leases: Iterable[Machine], now: datetime) -> ZoneShares:
     """Return the shares learned from leases of spot machines. Older observations count for less."""
     by_zone: dict[Zone, list[Machine]] = {}
-    for one in leases:
-        if one.market is Market.SPOT and one.billed_from is not None:
-            by_zone.setdefault((one.provider, one.zone or one.region), []).append(one)
+    for one, _ in spot_leases(leases):
+        by_zone.setdefault((one.provider, zone_of(one)), []).append(one)
     return ZoneShares({zone: _share(of_zone, now) for zone, of_zone in by_zone.items()})
 
 

@@ -68,11 +68,13 @@ class Startup:
 
     def used_share(self, candidate: Candidate, use_s: float) -> float:
         """Return the share of the paid time of a machine in which jobs use it."""
-        unused = unused_s(
-            use_s,
-            boot_s=self.boot_of(candidate),
-            idle_s=self.idle_s,
-            min_billed_s=finite(np.array([candidate.offer.min_billed_s]))[0],
+        unused = float(
+            unused_s(
+                use_s,
+                boot_s=self.boot_of(candidate),
+                idle_s=self.idle_s,
+                min_billed_s=finite(np.array([candidate.offer.min_billed_s]))[0],
+            )
         )
         return use_s / (use_s + unused) if use_s + unused > 0 else 1.0
 
@@ -189,7 +191,7 @@ def _by_delay(
     left_s = np.maximum(left_s, 1.0)
     boot_s, min_billed_s = _boot_and_billing(round_, candidates, startup)
     waits_s = np.where(holding(given)[:, None] | (more <= 0), 0.0, boot_s)
-    unused = np.maximum(boot_s + startup.idle_s, min_billed_s - left_s)
+    unused = unused_s(left_s, boot_s=boot_s, idle_s=startup.idle_s, min_billed_s=min_billed_s)
     weight = _weights(given)[:, None]
     cost = weight * (left_s + waits_s) + mu * (usd * left_s + more * unused)
     per_work = np.where(runs, cost / left_s / safe, np.inf)
