@@ -1,4 +1,4 @@
-"""Recurring jobs in a running service: ended jobs of a class tell how long the next one takes."""
+"""Jobs of unknown length in a running service: ended jobs of a class, and loss curves, tell how long one takes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from headway.contract.agents import RunCommand
 from headway.contract.views.jobs import JobState, Reason
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings, run_of
 from tests.integration.service.test_life_of_a_job import message, stop
@@ -74,5 +75,76 @@ async def test_of_two_equal_waiting_jobs_the_one_of_the_shorter_class_goes_first
     await stop(agent, busy, exit_code=0, completed=True)
     await harness.turn()
     first, later = (short, long) if recurs else (long, short)
+    assert (await harness.job(first)).state is JobState.STARTING
+    assert (await harness.job(later)).state is JobState.PENDING
+
+
+EPOCH = 1_000
+EPOCHS = 20
+"""Epochs after which the jobs with losses stop to report."""
+
+
+async def train_with_losses(
+    harness: Harness, agent: Agent, run: RunCommand, fall: float, tells: bool
+) -> None:
+    """Report `EPOCHS` epochs at the same speed, and a loss that falls as 1 / (fall * epochs + 0.5) if it `tells`."""
+    step_s = 32 / SPEED
+    plan = {
+        "total_samples": None,
+        "steps": 200,
+        "step_s_sum": 200 * step_s,
+        "step_s_squares": 200 * step_s**2,
+    }
+    shape = {"global_batch": 32, "local_batch": 32, "accumulation": 1}
+    await agent.report(
+        entry("ranks_started", run, how="spawn"),
+        entry("rank_message", run, **message("first_step", run.generation, samples=32)),
+    )
+    for epoch in range(1, EPOCHS + 1):
+        at = {"epoch": epoch, "samples": epoch * EPOCH}
+        await agent.report(
+            entry("rank_message", run, **message("progress", run.generation, **at, **plan, **shape))
+        )
+        if tells:
+            loss = {"loss": 1.0 / (fall * epoch + 0.5)}
+            await agent.report(
+                entry("rank_message", run, **message("metrics", run.generation, **at, values=loss))
+            )
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["losses", "no losses"])
+async def test_of_two_new_classes_the_one_whose_loss_converges_sooner_goes_first(
+    harness: Harness, tells: bool
+) -> None:
+    """An ended job trained three and a half times as far as to convergence. Both others have done equal work."""
+    agent = await harness.join("alpha", slots=2)
+    await harness.submit("ended", **ONE_SLOT)
+    await harness.turn()
+    run = run_of(await agent.commands())
+    await train_with_losses(harness, agent, run, 0.25, tells)
+    await skip(harness, agent, 200.0)
+    await agent.report(entry("rank_message", run, **message("completed", run.generation, samples=64_000)))
+    await stop(agent, run, exit_code=0, completed=True)
+    runs = {}
+    for name, fall in (("fast", 0.25), ("slow", 0.025)):
+        await harness.submit(name, **ONE_SLOT)
+        await harness.turn()
+        runs[name] = run_of(await agent.commands())
+        await train_with_losses(harness, agent, runs[name], fall, tells)
+    curves = [(await harness.job(name)).progress.loss_curve for name in ("slow", "fast", "ended")]
+    found = [None if one is None else one.converged_work for one in curves]
+    assert [one is not None for one in found] == [tells] * 3
+    if tells:
+        assert found[0] > 1.3 * found[1]
+        assert found[1] == found[2]
+    await skip(harness, agent, 200.0)
+    await harness.post("nodes/alpha/drain")
+    await harness.turn()
+    await agent.commands()
+    for run in runs.values():
+        await stop(agent, run)
+    await harness.join("beta", slots=1)
+    await harness.turn()
+    first, later = ("fast", "slow") if tells else ("slow", "fast")
     assert (await harness.job(first)).state is JobState.STARTING
     assert (await harness.job(later)).state is JobState.PENDING
