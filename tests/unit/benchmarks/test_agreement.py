@@ -1,4 +1,4 @@
-"""What a world is made of, from the events and measurements of a run of the live system."""
+"""Worlds for the simulator, from the events and measurements of a live run."""
 
 from __future__ import annotations
 
