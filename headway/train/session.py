@@ -21,6 +21,7 @@ from headway.train.checkpoint.store import Checkpoints, Schedule
 from headway.train.collectives.registry import make_backend
 from headway.train.data.goal import TrainingGoal, Until, ends_by_progress
 from headway.train.gradients.averaging import Gradients, step_once_per_batch
+from headway.train.gradients.scaler import ScalerOncePerBatch
 from headway.train.gradients.schedule import OncePerBatch
 from headway.train.host.environment import Environment
 from headway.train.membership.control import Mailbox, write_stacks_on_request
@@ -138,7 +139,8 @@ class Run(RunData):
                 do nothing while a global batch is incomplete (see `accumulating`). Therefore call `optimizer.zero_grad`, not
                 the model's.
             more: other objects that belong in a checkpoint and have `state_dict` and `load_state_dict`. Learning-rate
-                schedulers are wrapped so that their `step` waits for the whole batch, too.
+                schedulers and `GradScaler`s are wrapped so that their methods wait for the whole batch, too, as do
+                further optimizers.
 
         Returns:
             As many objects as were given, in the same order.
@@ -152,7 +154,7 @@ class Run(RunData):
             raise RuntimeError("prepare() was called before; pass all objects in one call")
         model.to(self.device)
         gradients = Gradients(model, device=self.device, min_depth=self._environment.min_depth)
-        wrapped = [OncePerBatch(one, gradients) if isinstance(one, LRScheduler) else one for one in more]
+        wrapped = [_once_per_batch(one, gradients) for one in more]
         objects: list[Stateful] = [model, optimizer, *wrapped]
         schedule = Schedule(
             self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
@@ -169,7 +171,9 @@ class Run(RunData):
         self._training.prepare()
         if self._environment.live and self.device.type == "cpu":
             touch(_HELD_BESIDE_PARAMETERS * gradients.nbytes)
-        step_once_per_batch(optimizer, gradients)
+        for one in (optimizer, *more):
+            if isinstance(one, Optimizer):
+                step_once_per_batch(one, gradients)
         return gradients.model, optimizer, *wrapped
 
     def epochs(self, count: int, *, until: Until | None = None) -> Iterator[int]:
@@ -275,12 +279,13 @@ class Run(RunData):
 
     @property
     def accumulating(self) -> bool:
-        """True while the step continues with another batch, so that `optimizer.step()` will do nothing.
+        """True while `optimizer.step()` does nothing: the step continues with another batch, or will be repeated.
 
-        Only a script that uses gradients needs it, for example to clip them: gradients are complete when it
-        is False.
+        Only a script that uses gradients or the step needs it, for example to clip them or to update an average of the
+        parameters.
         """
-        return self._training is not None and self._training.gradients.accumulating
+        gradients = self._training.gradients if self._training is not None else None
+        return gradients is not None and (gradients.accumulating or gradients.broken)
 
     def report(self, **metrics: Any) -> None:
         """Report values for display: numbers, or tensors of one element.
@@ -306,6 +311,13 @@ class Run(RunData):
             values={name: _number(value) for name, value in metrics.items()},
         )
         self._value_sender.send(report)
+
+
+def _once_per_batch(one: Any, gradients: Gradients) -> Any:
+    """Return an object of `prepare` whose `step` or `update` waits for the whole batch, if it has one."""
+    if isinstance(one, LRScheduler):
+        return OncePerBatch(one, gradients)
+    return ScalerOncePerBatch(one, gradients) if isinstance(one, torch.amp.GradScaler) else one
 
 
 def _number(value: Any) -> float:
