@@ -63,7 +63,7 @@ def test_the_batch_grows_while_the_job_trains_and_survives_a_pause(cluster: Clus
         "what is read beyond the epochs makes up for larger batches"
     )
     assert last.progress.epochs_audited == last.progress.epochs_exact == read // SAMPLES
-    assert (f"of {EPOCHS} (progress)" in last.progress.epochs_text) == (read != made)
+    assert (f"of {EPOCHS} (progress)" in last.progress.position_text) == (read != made)
     events = list(client.events(job.id))
     changes = [event.data for event in events if event.kind == "batch_changed"]
     assert changes[0]["from"] == BATCH
