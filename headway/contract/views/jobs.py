@@ -106,6 +106,8 @@ class JobProgress(WorkProgress):
     slow_ranks: list[SlowRank] = Field(default_factory=list)
     run_since: datetime | None = None
     """Time at which the job last got slots after it had none; None before its first start."""
+    restarted_at: datetime | None = None
+    """Time of its last start, or of its last move in which no rank stayed; None before its first start."""
     start_s: float | None = None
     """Seconds from the grant of slots to the first step, at the last start without running ranks."""
     stop_s: float | None = None
@@ -247,9 +249,13 @@ class ExplainView(BaseModel):
 
 
 class ResizeRequest(BaseModel):
-    """A fixed size in `slots`; None lets the scheduler choose again."""
+    """A fixed size in `slots`; None lets the scheduler choose again.
+
+    With `force`, a job that has not made its first step restarts now, instead of waiting for that step.
+    """
 
     slots: int | None = Field(ge=1, le=4096)
+    force: bool = False
 
 
 class JobPatch(BaseModel):
