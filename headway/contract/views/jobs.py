@@ -14,7 +14,7 @@ from headway.contract.run_facts import ImposedChange, JobCost, LossRate, Progres
 from headway.contract.spec import JobSpec
 from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.forecasts import KeptForecast, SearchView
-from headway.contract.views.progress import WorkProgress
+from headway.contract.views.progress import LossProgress, WorkProgress
 
 Item = TypeVar("Item")
 
@@ -130,6 +130,8 @@ class JobProgress(WorkProgress):
     """Latest generation in which rank 0 reported a first step."""
     resumption: Resumption | None = None
     """Evidence that the script resumes after a stop, or does not; None while there is none."""
+    loss_curve: LossProgress | None = None
+    """Reported losses, by which a job of unknown length is ranked; None for other jobs, and before the first one."""
     kind_speeds: dict[str, float] = Field(default_factory=dict)
     """Expected relative speeds by device kind, when the job last got slots of two kinds."""
 

@@ -17,7 +17,7 @@ from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.rate import recent_changes
 from service.domain.jobs.job import Job
-from service.domain.jobs.work import epoch_samples
+from service.domain.perf.convergence import epoch_samples
 from service.domain.shared.arrays import BoolArray, FloatArray
 
 
@@ -80,7 +80,7 @@ def is_leased(job: Job, rules: ContentionRules, now: datetime) -> bool:
     """
     progress, least_s = job.progress, rules.lease_s
     samples = epoch_samples(progress)
-    if rules.whole_epochs and samples is not None and progress.samples_per_s:
+    if rules.whole_epochs and samples > 0 and progress.samples_per_s:
         least_s = max(least_s, samples / progress.samples_per_s)
     return 0.0 <= (now - job.state_since).total_seconds() < least_s
 

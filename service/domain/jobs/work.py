@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from headway.contract.views.jobs import JobProgress
 from service.domain.jobs.job import Job
 from service.domain.shared.arrays import FloatArray
 
@@ -16,16 +15,6 @@ def counts_progress(job: Job) -> bool:
     """
     progress = job.progress
     return progress.total_progress is not None or (progress.total_samples is None and job.adapts)
-
-
-def epoch_samples(progress: JobProgress) -> float | None:
-    """Return the samples of an epoch; None if the script reports neither its data set nor epochs.
-
-    On average half of the present epoch is done. Nothing follows from the first epoch.
-    """
-    if progress.dataset_samples is not None:
-        return float(progress.dataset_samples)
-    return progress.samples / (progress.epoch + 0.5) if progress.epoch else None
 
 
 def worth_of_work(job: Job, efficiency: FloatArray, counted: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ import numpy as np
 from service.domain.allocation.inputs.round import Round
 from service.domain.cluster.snapshot import LedgerTotals, Snapshot
 from service.domain.jobs.job import Job, class_of
-from service.domain.jobs.work import epoch_samples
+from service.domain.perf.convergence import LOSS, epoch_samples
 from service.domain.policies.framework.policy import (
     Policy,
     RoundHistory,
@@ -27,8 +27,6 @@ from service.domain.policies.framework.policy import (
 
 _LONGEST_S = 3600.0
 """Maximum time in seconds between rounds; after a longer gap the spending in between is unknown."""
-LOSS = "loss"
-"""Name of the metric that policies take for the training loss."""
 _LEDGER_WINDOW = timedelta(days=1)
 """Time after which the ledger query starts from a later hour."""
 
@@ -78,7 +76,7 @@ def _reports(jobs: Sequence[Job]) -> TrainingReports:
     return TrainingReports(
         done=np.array([float(one.work_done) for one in progress]),
         loss=np.array([one.metrics.get(LOSS, math.nan) for one in progress]),
-        epoch_samples=np.array([epoch_samples(one) or math.nan for one in progress]),
+        epoch_samples=np.array([epoch_samples(one) for one in progress]),
     )
 
 
