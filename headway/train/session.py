@@ -30,6 +30,7 @@ from headway.train.loader import Loader
 from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.membership.team import Team
 from headway.train.state.memory import keep_freed_memory, touch
+from headway.train.state.sync import StateSync
 from headway.train.trackers.sender import TrackedReport
 from headway.train.training import Training
 from headway.train.value_sender import ValueSender
@@ -129,7 +130,13 @@ class Run:
             return 0.0
         return self._training.place.progress / self._loader.dataset_samples
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, *more: Any) -> tuple[Any, ...]:
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *more: Any,
+        parallelize: Callable[[nn.Module, Any], nn.Module | None] | None = None,
+    ) -> tuple[Any, ...]:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
         Args:
@@ -140,35 +147,48 @@ class Run:
                 the model's.
             more: other objects that belong in a checkpoint and have `state_dict` and `load_state_dict`. Learning-rate
                 schedulers are wrapped so that their `step` waits for the whole batch, too.
+            parallelize: function of the model and a `DeviceMesh` of all ranks that shards the model (FSDP2's `fully_shard`), in
+                place or by returning another one. `model` must be plain. The library calls the function again at every size,
+                with a copy of the plain model without values, so the job changes size in place.
 
         Returns:
             As many objects as were given, in the same order.
 
         Raises:
             RuntimeError: called twice, or the checkpoint does not fit the model.
-            TypeError: an object's state cannot be kept in a checkpoint.
+            TypeError: an object's state cannot be kept in a checkpoint, or the model to shard cannot be copied.
+            ValueError: the model to shard is sharded already, or does not have all parameters of the optimizer.
             Fenced: a newer generation of the job runs.
         """
         if self._training is not None:
             raise RuntimeError("prepare() was called before; pass all objects in one call")
-        model.to(self.device)
+        if parallelize is None:
+            model.to(self.device)
         gradients = Gradients(model, device=self.device, min_depth=self._environment.min_depth)
         wrapped = [OncePerBatch(one, gradients) if isinstance(one, LRScheduler) else one for one in more]
         objects: list[Stateful] = [model, optimizer, *wrapped]
         schedule = Schedule(
             self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
         )
+        replica = Replica(objects, will_shard=parallelize is not None)
+        resharder = None
+        if parallelize is not None:
+            from headway.train.sharding.resharder import Resharder  # noqa: PLC0415  # FSDP takes a second to import
+
+            resharder = Resharder(parallelize, replica=replica, gradients=gradients, device=self.device)
+        saver = Saver(_checkpoints(self._environment), schedule, self._mailbox)
         self._training = Training(
-            Replica(objects),
+            replica,
             gradients,
             team=self._team,
             mailbox=self._mailbox,
             stop=self._stop,
-            saver=Saver(_checkpoints(self._environment), schedule, self._mailbox),
+            saver=saver,
+            state_sync=StateSync(replica, self._team, saver, self._mailbox, resharder),
             began_s=self._began_s,
         )
         self._training.prepare()
-        if self._environment.live and self.device.type == "cpu":
+        if self._environment.live and self.device.type == "cpu" and parallelize is None:
             touch(_HELD_BESIDE_PARAMETERS * gradients.nbytes)
         step_once_per_batch(optimizer, gradients)
         return gradients.model, optimizer, *wrapped
