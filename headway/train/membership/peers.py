@@ -250,11 +250,12 @@ class Peers:
 
         The tensors are contiguous and lie where the default group works. Ranks without a transfer need not call it.
         """
+        limit = self._timeout or dist.default_pg_timeout
         ops = [dist.P2POp(dist.irecv, one, source) for source, one in receives.items()]
         ops += [dist.P2POp(dist.isend, one, receiver) for receiver, one in sends.items()]
         with _peers_may_be_lost():
             for work in dist.batch_isend_irecv(ops) if ops else ():
-                work.wait()
+                work.wait(limit)  # without it, gloo takes the time limit of connections
 
     def mark(self, name: str) -> str | None:
         """Return a marker that was left for this generation's members in their store, if there is one."""
