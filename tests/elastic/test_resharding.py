@@ -35,11 +35,11 @@ def steps(folder: Path) -> list[Step]:
 
 
 @pytest.fixture
-def sharded(job: Callable[..., Job]) -> Callable[[], Live]:
+def sharded(job: Callable[..., Job]) -> Callable[..., Live]:
     """Makes a live job with a sharded model."""
 
-    def make() -> Live:
-        made = job("resharded.py", "--epochs", EPOCHS)
+    def make(*arguments: object) -> Live:
+        made = job("resharded.py", "--epochs", EPOCHS, *arguments)
         made.arguments = [*made.arguments, "--result", str(made.folder)]
         return Live(made)
 
@@ -55,7 +55,7 @@ def assert_continuous(noted: list[Step], undisturbed: list[Step]) -> None:
     assert [one.loss for one in noted] == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_state_is_bit_equal_after_every_move(sharded: Callable[[], Live]) -> None:
+def test_the_state_is_bit_equal_after_every_move(sharded: Callable[..., Live]) -> None:
     alone = sharded()
     alone.start(2)
     assert alone.wait() == [0, 0], alone.output()
@@ -92,7 +92,7 @@ def test_the_state_is_bit_equal_after_every_move(sharded: Callable[[], Live]) ->
     assert not live.messages(Restored)
 
 
-def test_a_whole_move_goes_through_a_checkpoint(sharded: Callable[[], Live]) -> None:
+def test_a_whole_move_goes_through_a_checkpoint(sharded: Callable[..., Live]) -> None:
     live = sharded()
     live.start(2, steps=3)
     live.wait_until_held()
@@ -106,8 +106,8 @@ def test_a_whole_move_goes_through_a_checkpoint(sharded: Callable[[], Live]) -> 
     assert live.messages(Completed)
 
 
-def test_a_lost_rank_costs_a_restart(sharded: Callable[[], Live]) -> None:
-    live = sharded()
+def test_a_rank_lost_during_a_move_costs_a_restart(sharded: Callable[..., Live]) -> None:
+    live = sharded("--timeout-s", 8)
     live.start(2, steps=3)
     live.wait_until_held()
     newcomer = live.newcomers(live.members, 1)

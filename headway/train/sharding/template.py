@@ -80,8 +80,8 @@ def put_tensors(
             *module.named_parameters(recurse=False, remove_duplicate=False),
             *module.named_buffers(recurse=False, remove_duplicate=False),
         ]
-        for leaf, old in own:
-            setattr(module, leaf, by_identity[id(old)])
+        for leaf, present in own:
+            setattr(module, leaf, by_identity[id(present)])
 
 
 def _without_values(one: torch.Tensor) -> torch.Tensor:

@@ -85,5 +85,5 @@ def _has_begun(job: Job) -> bool:
 
 
 def _losses_per_h(job: Job, machines: list[float], together: list[float]) -> float:
-    in_place = job.live or (job.follows_orders and not _has_begun(job))
+    in_place = not job.sharded and (job.live or (job.follows_orders and not _has_begun(job)))
     return checkpoint_losses_per_h(machines, in_place=in_place, together=min(together, default=TOGETHER))

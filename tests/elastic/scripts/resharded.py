@@ -85,10 +85,11 @@ def digest() -> str:
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=6)
+parser.add_argument("--timeout-s", type=float, default=30.0)
 parser.add_argument("--result", type=Path, required=True)
 options = parser.parse_args()
 
-run = headway.init(timeout_s=30)
+run = headway.init(timeout_s=options.timeout_s)
 torch.manual_seed(0)
 x = torch.randn(40, WIDTH)
 y = torch.sin(x[:, :1] + x[:, 1:2])

@@ -66,6 +66,7 @@ jobs = Table(
     Column("target", JSONB(none_as_null=True)),
     Column("target_batch", Integer),
     Column("live", Boolean, nullable=False, server_default=text("false")),
+    Column("sharded", Boolean, nullable=False, server_default=text("false")),
     Column("switch", JSONB(none_as_null=True)),
     Column("pinned_size", Integer),
     Column("pause_requested", Boolean, nullable=False, server_default=text("false")),
