@@ -26,11 +26,8 @@ class Template:
 
     def __init__(self, model: nn.Module, parallelize: Parallelize) -> None:
         self._parallelize = parallelize
-        memo: dict[int, Any] = {}
-        for one in (*model.parameters(), *model.buffers()):
-            memo[id(one)] = _without_values(one)
         try:
-            self._model = copy.deepcopy(model, memo)
+            self._model = _copy_without_values(model)
         except Exception as error:
             raise TypeError(
                 f"the model cannot be copied, which `parallelize` needs to build it again at other sizes ({error}); "
@@ -43,7 +40,7 @@ class Template:
 
     def build(self, mesh: DeviceMesh) -> nn.Module:
         """Return a new model without values, sharded over the mesh."""
-        return self.shard(copy.deepcopy(self._model), mesh)
+        return self.shard(_copy_without_values(self._model), mesh)
 
 
 def plain_name(name: str) -> str:
@@ -84,8 +81,14 @@ def put_tensors(
             setattr(module, leaf, by_identity[id(present)])
 
 
-def _without_values(one: torch.Tensor) -> torch.Tensor:
-    values = torch.empty_like(one, device="meta")
-    empty: torch.Tensor = nn.Parameter(values, one.requires_grad) if isinstance(one, nn.Parameter) else values
-    empty.__dict__.update(one.__dict__)  # attributes that the script has set
-    return empty
+def _copy_without_values(model: nn.Module) -> nn.Module:
+    """Return a copy whose parameters and buffers are on the meta device, with the attributes that the script has set."""
+    memo: dict[int, Any] = {}
+    for one in (*model.parameters(), *model.buffers()):
+        values = torch.empty_like(one, device="meta")
+        empty: torch.Tensor = (
+            nn.Parameter(values, one.requires_grad) if isinstance(one, nn.Parameter) else values
+        )
+        empty.__dict__.update(one.__dict__)
+        memo[id(one)] = empty
+    return copy.deepcopy(model, memo)

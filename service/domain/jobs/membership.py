@@ -39,9 +39,7 @@ def first_members(parts: Iterable[NodeRanks], generation: int) -> Members:
     )
 
 
-def next_members(
-    members: Members, slots: Allocation, generation: int, *, sharded: bool = False
-) -> Members:
+def next_members(members: Members, slots: Allocation, generation: int, *, sharded: bool = False) -> Members:
     """Return the members of `generation` on `slots`: survivors first in their order, then new ranks.
 
     New ranks are numbered node by node: nodes with survivors first, then by size of their share. In a `sharded` job they are
