@@ -22,7 +22,7 @@ from headway.contract import runtime
 from tests.elastic.ranks import PRELOAD, be_a_rank
 
 SCRIPTS = Path(__file__).parent / "scripts"
-PATIENCE_S = 40.0
+PATIENCE_S = 240.0
 
 Kind = TypeVar("Kind")
 _server = multiprocessing.get_context("forkserver")
