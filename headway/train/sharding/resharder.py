@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.optim import Optimizer
 
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.staging import is_sharded
@@ -79,7 +80,8 @@ class Resharder:
             which stays the same object.
 
     Raises:
-        ValueError: the model is sharded already, or the optimizer has a state or parameters that are not the model's.
+        ValueError: the model is sharded already, there are several optimizers, or the optimizer has a state or parameters that
+            are not the model's.
         TypeError: the model cannot be copied.
     """
 
@@ -96,6 +98,10 @@ class Resharder:
         if is_sharded(dict(model.named_parameters())):
             raise ValueError(
                 "the model is sharded already; give prepare() the plain one beside `parallelize`"
+            )
+        if sum(isinstance(one, Optimizer) for one in replica.objects) > 1:
+            raise ValueError(
+                "a model to shard has one optimizer; give it groups of parameters instead of several"
             )
         if optimizer.state:
             raise ValueError("the optimizer has taken steps already; give prepare() a new one")

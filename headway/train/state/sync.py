@@ -132,13 +132,16 @@ class StateSync:
             self._check_signatures(mine, offers, source)
             place = self._transfer(peers, offers, source, place)
             self._form_group(peers)
-        mine_now = pickle.dumps((batching.state(), place.excess, place.extra_steps, self._team.members))
+        mine_now = pickle.dumps(
+            (batching.state(), place.excess, place.extra_steps, place.steps_before, self._team.members)
+        )
         # From a peer with the same job and the same code.
-        plan, excess, extra_steps, members = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
+        theirs = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
+        plan, excess, extra_steps, steps_before, members = theirs
         batching.take_over(plan)
         self._team.know(members)
         # Ranks at one position may have computed its progress from different messages.
-        place = replace(place, excess=excess, extra_steps=extra_steps)
+        place = replace(place, excess=excess, extra_steps=extra_steps, steps_before=steps_before)
         self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position
         return place
 
