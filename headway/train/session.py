@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.membership.team import Team
 from headway.train.run_data import RunData
 from headway.train.source import BatchSource
+from headway.train.sharding.template import Parallelize
 from headway.train.state.memory import keep_freed_memory, touch
 from headway.train.state.sync import StateSync
 from headway.train.trackers.sender import TrackedReport
@@ -135,7 +136,7 @@ class Run(RunData):
         model: nn.Module,
         optimizer: Optimizer,
         *more: Any,
-        parallelize: Callable[[nn.Module, Any], nn.Module | None] | None = None,
+        parallelize: Parallelize | None = None,
     ) -> tuple[Any, ...]:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
@@ -168,17 +169,29 @@ class Run(RunData):
         gradients = Gradients(model, device=self.device, min_depth=self._environment.min_depth)
         wrapped = [_once_per_batch(one, gradients) for one in more]
         objects: list[Stateful] = [model, optimizer, *wrapped]
-        schedule = Schedule(
-            self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
-        )
+        self._training = self._make_training(objects, gradients, parallelize)
+        self._training.prepare()
+        if self._environment.live and self.device.type == "cpu" and parallelize is None:
+            touch(_HELD_BESIDE_PARAMETERS * gradients.nbytes)
+        for one in (optimizer, *more):
+            if isinstance(one, Optimizer):
+                step_once_per_batch(one, gradients)
+        return gradients.model, optimizer, *wrapped
+
+    def _make_training(
+        self, objects: list[Stateful], gradients: Gradients, parallelize: Parallelize | None
+    ) -> Training:
         replica = Replica(objects, will_shard=parallelize is not None)
         resharder = None
         if parallelize is not None:
             from headway.train.sharding.resharder import Resharder  # noqa: PLC0415  # FSDP takes a second to import
 
             resharder = Resharder(parallelize, replica=replica, gradients=gradients, device=self.device)
+        schedule = Schedule(
+            self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
+        )
         saver = Saver(_checkpoints(self._environment), schedule, self._mailbox)
-        self._training = Training(
+        return Training(
             replica,
             gradients,
             team=self._team,
@@ -188,13 +201,6 @@ class Run(RunData):
             state_sync=StateSync(replica, self._team, saver, self._mailbox, resharder),
             began_s=self._began_s,
         )
-        self._training.prepare()
-        if self._environment.live and self.device.type == "cpu" and parallelize is None:
-            touch(_HELD_BESIDE_PARAMETERS * gradients.nbytes)
-        for one in (optimizer, *more):
-            if isinstance(one, Optimizer):
-                step_once_per_batch(one, gradients)
-        return gradients.model, optimizer, *wrapped
 
     def epochs(self, count: int, *, until: Until | None = None) -> Iterator[int]:
         """Return the numbers of the remaining epochs of `count`, from the one that a checkpoint interrupted.

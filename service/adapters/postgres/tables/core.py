@@ -383,9 +383,7 @@ bundle_uploads = Table(
     Column("digest", Text, ForeignKey("bundles.digest", ondelete="CASCADE"), primary_key=True),
     Column("uploader", Text, primary_key=True),
 )
-"""Principals that have shown possession of a bundle's bytes:
-`service.domain.identity.access.Principal.key`.
-"""
+"""Principals that have shown possession of a bundle's bytes: `service.domain.identity.access.Principal.key`."""
 
 api_processes = Table(
     "api_processes",
