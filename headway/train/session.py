@@ -27,8 +27,8 @@ from headway.train.host.environment import Environment
 from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.membership.team import Team
 from headway.train.run_data import RunData
-from headway.train.source import BatchSource
 from headway.train.sharding.template import Parallelize
+from headway.train.source import BatchSource
 from headway.train.state.memory import keep_freed_memory, touch
 from headway.train.state.sync import StateSync
 from headway.train.trackers.sender import TrackedReport

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
@@ -124,13 +125,15 @@ class Resharder:
     @property
     def movable(self) -> bool:
         """True if every sharded tensor of the model and the optimizer can change its layout in place."""
-        by_name = named_parameters(self._model)
-        tensors = [(by_name[name], one) for (name, _), one in self._dtensors()]
+        tensors: list[tuple[torch.Tensor, Any]] = [(one, one) for one in self._model.parameters()]
+        tensors += [(one, value) for one, state in self._optimizer.state.items() for value in state.values()]
         return all(
             one.device_mesh.ndim == 1
+            and one.device_mesh.size() == dist.get_world_size()
             and one.shape == parameter.shape
             and type(one.placements[0]) in {Shard, Replicate}
             for parameter, one in tensors
+            if isinstance(one, DTensor)
         )
 
     def collect(self, peers: Peers, before: Sequence[int | None]) -> int:
