@@ -10,17 +10,20 @@ between the previous step and this one.
 import json
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from networks import adamw, network, samples
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 import headway
+from headway.train.sharding.boxes import Box
+from headway.train.sharding.checksum import checksum
 
 BATCH = 16
 
@@ -33,12 +36,17 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def state_checksum(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    found = 0
+    """Return the sum of the checksums of all shards, which depends on the place of each element in its whole tensor."""
+    total = torch.zeros((), dtype=torch.int64)
     for parameter in model.parameters():
         for value in (parameter, *optimizer.state.get(parameter, {}).values()):
-            whole = value.full_tensor() if isinstance(value, DTensor) else value
-            found = zlib.crc32(whole.detach().numpy().tobytes(), found)
-    return found
+            if isinstance(value, DTensor):
+                sizes, offsets = compute_local_shape_and_global_offset(
+                    value.shape, value.device_mesh, value.placements
+                )
+                total += checksum(value.to_local(), Box(tuple(offsets), tuple(sizes)), {0})
+    dist.all_reduce(total)
+    return int(total)
 
 
 def take_peak() -> int:
