@@ -10,7 +10,7 @@ the end of the first step after.
 `broadcast_s`: torch alone broadcasts the whole state to one process.
 `bytes_over_least`: bytes that the ranks received when they grew from 2 to 3, over the least possible.
 `peak_ratio`: peak of rank 0's memory in a change, over that in the steps before.
-`loss_error`: largest relative difference of a loss from that of a run on 2 slots without changes.
+`loss_error`: largest difference of a loss from that of a run on 2 slots without changes, over the first loss.
 `bit_equal`: true if the checksum of the whole state after each change is that before.
 
 The keys at the top are those of 34 M parameters. `sizes` has those of the other sizes.
@@ -161,9 +161,9 @@ def measure_live(node: Node, folder: Path, size: str, cycles: int) -> dict[str, 
         "bytes_over_least": statistics.median(grown_bytes) / least_bytes(size, 2, 3),
         "peak_ratio": max(after.peak_between / before.peak_within for before, after in changes),
         "loss_error": max(
-            abs(one.loss - other.loss) / abs(other.loss)
-            for one, other in zip(noted, read(undisturbed), strict=False)
-        ),
+            abs(one.loss - other.loss) for one, other in zip(noted, read(undisturbed), strict=False)
+        )
+        / noted[0].loss,
         "bit_equal": all(before.after == after.before for before, after in changes),
         "changes": len(changes),
     }
