@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-SIZES = {"1M": (512, 4), "17M": (2048, 4), "100M": (4096, 6)}
+SIZES = {"1M": (512, 4), "17M": (2048, 4), "34M": (2048, 8), "100M": (4096, 6)}
 """Width and number of layers, by the approximate number of parameters."""
 SAMPLES = 65_536
 

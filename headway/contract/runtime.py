@@ -99,7 +99,8 @@ class FirstStep(Envelope):
     """The end of the first optimizer step of this process. `samples` as in `Progress`.
 
     `live`: from now on the rank follows orders, so its job changes members in place and survives losses of
-    ranks. `plain`: the message is the agent's, for a script without the library.
+    ranks. `sharded`: each rank holds a part of the model, so the job does not survive the loss of a rank in place.
+    `plain`: the message is the agent's, for a script without the library.
     """
 
     TYPE: ClassVar[str] = "first_step"
@@ -107,6 +108,7 @@ class FirstStep(Envelope):
     samples: int
     live: bool = False
     plain: bool = False
+    sharded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

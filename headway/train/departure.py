@@ -32,7 +32,8 @@ class Departure:
         The last step was `idle_s` seconds ago.
         """
         peers = self._team.peers
-        if self._team.replaces_everyone(order) and peers is not None and peers.is_main:
+        together = self._saver.group is not None
+        if self._team.replaces_everyone(order) and peers is not None and (peers.is_main or together):
             self._state_sync.save_for_successors(order, place, idle_s)
         self.as_left(order, place)
 

@@ -27,8 +27,10 @@ from headway.train.host.environment import Environment
 from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.membership.team import Team
 from headway.train.run_data import RunData
+from headway.train.sharding.template import Parallelize
 from headway.train.source import BatchSource
 from headway.train.state.memory import keep_freed_memory, touch
+from headway.train.state.sync import StateSync
 from headway.train.trackers.sender import TrackedReport
 from headway.train.training import Training
 from headway.train.value_sender import ValueSender
@@ -129,7 +131,13 @@ class Run(RunData):
         place, length = self._training.place, self._source.epoch_samples
         return place.progress / length if length is not None else place.reference_steps
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, *more: Any) -> tuple[Any, ...]:
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *more: Any,
+        parallelize: Parallelize | None = None,
+    ) -> tuple[Any, ...]:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
         Args:
@@ -141,40 +149,58 @@ class Run(RunData):
             more: other objects that belong in a checkpoint and have `state_dict` and `load_state_dict`. Learning-rate
                 schedulers and `GradScaler`s are wrapped so that their methods wait for the whole batch, too, as do
                 further optimizers.
+            parallelize: function of the model and a `DeviceMesh` of all ranks that shards the model (FSDP2's `fully_shard`), in
+                place or by returning another one. `model` must be plain. The library calls the function again at every size,
+                with a copy of the plain model without values, so the job changes size in place.
 
         Returns:
             As many objects as were given, in the same order.
 
         Raises:
             RuntimeError: called twice, or the checkpoint does not fit the model.
-            TypeError: an object's state cannot be kept in a checkpoint.
+            TypeError: an object's state cannot be kept in a checkpoint, or the model to shard cannot be copied.
+            ValueError: the model to shard is sharded already, or does not have all parameters of the optimizer.
             Fenced: a newer generation of the job runs.
         """
         if self._training is not None:
             raise RuntimeError("prepare() was called before; pass all objects in one call")
-        model.to(self.device)
+        if parallelize is None:
+            model.to(self.device)
         gradients = Gradients(model, device=self.device, min_depth=self._environment.min_depth)
         wrapped = [_once_per_batch(one, gradients) for one in more]
         objects: list[Stateful] = [model, optimizer, *wrapped]
-        schedule = Schedule(
-            self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
-        )
-        self._training = Training(
-            Replica(objects),
-            gradients,
-            team=self._team,
-            mailbox=self._mailbox,
-            stop=self._stop,
-            saver=Saver(_checkpoints(self._environment), schedule, self._mailbox),
-            began_s=self._began_s,
-        )
+        self._training = self._make_training(objects, gradients, parallelize)
         self._training.prepare()
-        if self._environment.live and self.device.type == "cpu":
+        if self._environment.live and self.device.type == "cpu" and parallelize is None:
             touch(_HELD_BESIDE_PARAMETERS * gradients.nbytes)
         for one in (optimizer, *more):
             if isinstance(one, Optimizer):
                 step_once_per_batch(one, gradients)
         return gradients.model, optimizer, *wrapped
+
+    def _make_training(
+        self, objects: list[Stateful], gradients: Gradients, parallelize: Parallelize | None
+    ) -> Training:
+        replica = Replica(objects, will_shard=parallelize is not None)
+        resharder = None
+        if parallelize is not None:
+            from headway.train.sharding.resharder import Resharder  # noqa: PLC0415  # FSDP takes a second to import
+
+            resharder = Resharder(parallelize, replica=replica, gradients=gradients, device=self.device)
+        schedule = Schedule(
+            self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
+        )
+        saver = Saver(_checkpoints(self._environment), schedule, self._mailbox)
+        return Training(
+            replica,
+            gradients,
+            team=self._team,
+            mailbox=self._mailbox,
+            stop=self._stop,
+            saver=saver,
+            state_sync=StateSync(replica, self._team, saver, self._mailbox, resharder),
+            began_s=self._began_s,
+        )
 
     def epochs(self, count: int, *, until: Until | None = None) -> Iterator[int]:
         """Return the numbers of the remaining epochs of `count`, from the one that a checkpoint interrupted.

@@ -48,6 +48,7 @@ class Training:
         mailbox: Mailbox,
         stop: StopRequest,
         saver: Saver,
+        state_sync: StateSync,
         began_s: float,
     ) -> None:
         self.place = Place()
@@ -60,8 +61,8 @@ class Training:
         self._mailbox = mailbox
         self._stop = stop
         self._saver = saver
-        self._state_sync = StateSync(replica, team, saver, mailbox)
-        self._departure = Departure(replica, team, saver, mailbox, self._state_sync)
+        self._state_sync = state_sync
+        self._departure = Departure(replica, team, saver, mailbox, state_sync)
         self._reporter = Reporter(mailbox)
         self._batching: Batching | None = None
         self._progress: StepProgress | None = None
@@ -86,9 +87,6 @@ class Training:
         self._saver.check(self._replica)
         if self._team.peers is None:
             return
-        if self._replica.is_sharded:
-            self._team.live = False  # a rank that leaves would take its shards with it
-            self._saver.group = self._team.peers.another_group()
         try:
             self.place = self._state_sync.start(self._team.peers)
         except PeersLost as loss:
@@ -259,7 +257,8 @@ class Training:
         self._ended_s = time.perf_counter()
         if self._steps_taken == 1:
             self._warm_saver()
-            self._mailbox.send(FirstStep, samples=self.place.samples, live=self._team.live)
+            live, sharded = self._state_sync.check_live(), self._replica.is_sharded
+            self._mailbox.send(FirstStep, samples=self.place.samples, live=live, sharded=sharded)
         if len(step.batch) == self.split.global_batch and not self.evaluates:
             # A short step at the end of an epoch, or one with an evaluation, does not represent the usual step time.
             step_s = self._ended_s - self._began_s
@@ -322,6 +321,7 @@ class Training:
         if self.gradients.stepped_incomplete:
             self._state_sync.has_state = self.gradients.stepped_incomplete = False
         after = self._team.generation
+        self._state_sync.take_shards(None if lost else order)
         if lost:
             self._saver.lost()
             self._team.abort()
@@ -337,6 +337,7 @@ class Training:
                 peers = self._meet(following)
                 break
             except (PeersLost, Superseded):
+                self._state_sync.take_shards(None)
                 self._team.abort()
                 order, after = None, following.generation
         self._resume(peers, batch)

@@ -100,6 +100,7 @@ CREATE TABLE jobs (
     target JSONB,
     target_batch INTEGER,
     live BOOLEAN DEFAULT false NOT NULL,
+    sharded BOOLEAN DEFAULT false NOT NULL,
     switch JSONB,
     pinned_size INTEGER,
     pause_requested BOOLEAN DEFAULT false NOT NULL,

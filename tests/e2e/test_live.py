@@ -58,6 +58,23 @@ def test_a_job_whose_last_rank_is_killed_starts_from_its_checkpoint(patient: Pat
     assert (done.attempt, done.infrastructure_failures) == (2, 1)
 
 
+def test_a_sharded_job_changes_size_in_place_and_restarts_after_a_loss(patient: PatientJob) -> None:
+    patient.start(2, most=3, SHARDED="1")
+    grown = patient.next_event("switch", lambda: patient.resize(3))
+    shrunk = patient.next_event("switch", lambda: patient.resize(2))
+    assert (grown.data["from"], grown.data["to"], grown.data["how"]) == (2, 3, "live")
+    assert (shrunk.data["from"], shrunk.data["to"], shrunk.data["how"]) == (3, 2, "live")
+    assert all(event.data["sync_bytes"] > 0 for event in (grown, shrunk))
+    assert patient.view().attempt == 1
+    patient.cluster.until(lambda: bool(patient.view().progress.checkpoint_samples), "a checkpoint")
+    victim = max(patient.ranks())
+    restored = patient.next_event("restore", lambda: patient.kill(victim))
+    assert restored.data["samples"] > 0
+    assert patient.events("lose") == []
+    done = patient.finish()
+    assert (done.attempt, done.infrastructure_failures) == (2, 1)
+
+
 def test_a_drained_node_is_left_through_a_checkpoint_when_nobody_stays(patient: PatientJob) -> None:
     patient.start(1, most=2)
     (node,) = patient.view().allocation

@@ -10,6 +10,7 @@ import pytest
 
 from headway.contract.runtime import EpochClosed, FirstStep, Metrics
 from tests.elastic.harness import Generation, Job, codes
+from tests.elastic.live import Live
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STOPPED, DONE = 143, 0
@@ -47,6 +48,19 @@ def test_gpt_char(job: Callable[..., Job]) -> None:
     stopped_once(gpt, (2, 2), in_training)
     assert final(gpt, "loss") < 2.0
     assert [audit.exactly_once for audit in gpt.messages(EpochClosed)] == [True] * 2
+
+
+def test_gpt_fsdp_changes_size_in_place(job: Callable[..., Job]) -> None:
+    live = Live(job(EXAMPLES / "gpt_fsdp.py", "--epochs", 2, "--characters", 60_000))
+    live.start(1)
+    live.until(lambda: live.messages(FirstStep))
+    live.give(live.newcomers(live.members, 1))
+    (first, second) = live.wait_for_switch()
+    assert min(first.sync_bytes, second.sync_bytes) > 1_000_000  # half of the parameters and of two averages
+    assert live.wait() == [DONE] * 2, live.output()
+    assert [audit.exactly_once for audit in live.messages(EpochClosed)] == [True] * 2
+    losses = [message.values["loss"] for message in live.messages(Metrics)]
+    assert losses[1] < losses[0] < 4.0
 
 
 def test_plain_ddp(job: Callable[..., Job]) -> None:

@@ -159,10 +159,14 @@ class Place:
 
 
 class Replica:
-    """The objects given to `prepare`, in the same order. Their state is equal on all ranks."""
+    """The objects given to `prepare`, in the same order. Their state is equal on all ranks.
 
-    def __init__(self, objects: Sequence[Stateful]) -> None:
-        self.objects = objects
+    `will_shard`: the model is still plain, and the library will shard it.
+    """
+
+    def __init__(self, objects: Sequence[Stateful], *, will_shard: bool = False) -> None:
+        self.objects = list(objects)
+        self._will_shard = will_shard
 
     @property
     def optimizer(self) -> Optimizer:
@@ -172,7 +176,7 @@ class Replica:
     @property
     def is_sharded(self) -> bool:
         """True if ranks hold parts of the model's parameters (FSDP2) instead of complete ones."""
-        return any(is_sharded(dict(model.named_parameters())) for model in self._models)
+        return self._will_shard or any(is_sharded(dict(model.named_parameters())) for model in self._models)
 
     def check(self) -> None:
         """Check before training that a checkpoint of the state can be read back.

@@ -28,6 +28,7 @@ class Saver:
         self._schedule = schedule
         self._mailbox = mailbox
         self._saved: Position | None = None
+        self._warm = False
 
     def check(self, replica: Replica) -> None:
         """Check at the start that the state can be saved.
@@ -39,12 +40,18 @@ class Saver:
             replica.check()
 
     def warm(self, replica: Replica) -> None:
-        """Prepare the first save while training continues. Call it on a rank that saves, once its state is complete."""
-        if self._checkpoints is not None:
+        """Prepare the first save of a generation while training continues. Later calls do nothing.
+
+        Call it on a rank that saves, once its state is complete. If the state is sharded, every rank calls it at the same
+        boundary: reading the state makes FSDP gather the parameters again.
+        """
+        if self._checkpoints is not None and not self._warm:
             self._checkpoints.warm(_contents(replica, Place()))
+            self._warm = True
 
     def generation(self, generation: int) -> None:
         """Set the generation of further checkpoints."""
+        self._warm = False
         if self._checkpoints is not None:
             self._checkpoints.generation = generation
 

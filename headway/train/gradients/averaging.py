@@ -110,8 +110,9 @@ class Gradients:
         """Progress of training, which learning-rate schedules follow."""
         self.model = ElasticModule(model)
         self._device = device
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
+        self._parameters: list[nn.Parameter] = []
+        self._buffers: list[torch.Tensor] = []
+        self._shards = False
         self._samples = 0
         self._done = 0
         self._global_batch = 1
@@ -120,14 +121,22 @@ class Gradients:
         self._peers: Peers | None = None
         self._ddp: DistributedDataParallel | None = None
         self._hooks: list[Any] = []
-        self._shards = is_sharded(dict(model.named_parameters()))
         self._min_depth = min_depth
         self._partial: PartialBackward | None = None
-        if min_depth is not None and self._shards:
+        self.adopt(model)
+        self._weight_without_peers()
+
+    def adopt(self, model: nn.Module) -> None:
+        """Train this model from now on. Call it without peers."""
+        self.detach()
+        self.model.module = model
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
+        sharded_before, self._shards = self._shards, is_sharded(dict(model.named_parameters()))
+        if self._min_depth is not None and self._shards and not sharded_before:
             warn(
                 "elastic.partial_backprop has no effect: the model is sharded, and ranks compute all gradients"
             )
-        self._weight_without_peers()
 
     def replicate(self, peers: Peers) -> None:
         """Average with these peers from now on."""

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -244,6 +244,18 @@ class Peers:
         if tensors:
             with _peers_may_be_lost():
                 self._backend.transfer(tensors, rank=self.rank, source=source, receivers=receivers)
+
+    def exchange(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> None:
+        """Send a tensor to each rank of `sends`, and fill those of `receives` with what their ranks send to this one.
+
+        The tensors are contiguous and lie where the default group works. Ranks without a transfer need not call it.
+        """
+        limit = self._timeout or dist.default_pg_timeout
+        ops = [dist.P2POp(dist.irecv, one, source) for source, one in receives.items()]
+        ops += [dist.P2POp(dist.isend, one, receiver) for receiver, one in sends.items()]
+        with _peers_may_be_lost():
+            for work in dist.batch_isend_irecv(ops) if ops else ():
+                work.wait(limit)  # without it, gloo takes the time limit of connections
 
     def mark(self, name: str) -> str | None:
         """Return a marker that was left for this generation's members in their store, if there is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -81,6 +81,15 @@ class Team:
     def losses_per_h(self) -> float | None:
         """Return the latest losses per hour that the service expects; None if it said nothing."""
         return self._orders.losses_per_h()
+
+    @property
+    def members(self) -> dict[str, int]:
+        """Present rank of each member. A new member learns the names of the others from a peer: see `know`."""
+        return dict(self._members)
+
+    def know(self, members: Mapping[str, int]) -> None:
+        """Take the names of the present members from a peer, because a new member knows only its own."""
+        self._members = dict(members)
 
     def replaces_everyone(self, order: Order) -> bool:
         """Return True if none of the present members is a member under the order."""

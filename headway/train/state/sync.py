@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from headway.contract.orders import Order
 from headway.contract.runtime import EXIT_RETRY, Restored
@@ -20,7 +20,11 @@ from headway.train.host.output import exit_actions, flush, warn
 from headway.train.membership.control import Mailbox
 from headway.train.membership.peers import Peers, PeersLost, Superseded
 from headway.train.membership.team import Team
+from headway.train.sharding.mover import ShardMismatch
 from headway.train.state.transfer import signature, transfer_state
+
+if TYPE_CHECKING:
+    from headway.train.sharding.resharder import Resharder  # its imports take a second
 
 STATE_SAVED = "handed over"
 """Name of the marker that leaving ranks set when none of them stays and the state is in storage.
@@ -58,14 +62,26 @@ def choose_source(offers: Sequence[StateOffer]) -> int | None:
 
 
 class StateSync:
-    """State synchronisation of this rank with its peers."""
+    """State synchronisation of this rank with its peers.
 
-    def __init__(self, replica: Replica, team: Team, saver: Saver, mailbox: Mailbox) -> None:
+    `resharder` has the sharded model that changes size in place; None: the model is replicated, or the script shards it.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        team: Team,
+        saver: Saver,
+        mailbox: Mailbox,
+        resharder: Resharder | None = None,
+    ) -> None:
         self.has_state = False
         """True if this rank has the state of its position."""
         self.sync_bytes = 0
         """Bytes that the last synchronisation sent or received."""
+        self._taken_bytes = 0
         self._paused_since_s: float | None = None
+        self._resharder = resharder
         self._replica = replica
         self._team = team
         self._saver = saver
@@ -79,12 +95,14 @@ class StateSync:
             ValueError: the ranks have made different models.
             PeersLost: a peer is gone.
         """
+        if self._replica.is_sharded and self._resharder is None:
+            self._team.live = False  # a rank that leaves would take its shards with it
         if len({signature for (signature,) in peers.gather(self._signature)}) > 1:
             raise ValueError(
                 "the ranks have made different models (other parameters, shapes or types), so they cannot be "
                 "kept equal; make the same model on every rank"
             )
-        place = self._load(peers, Place())
+        place = self._load_together(peers, Place())
         self.has_state = True
         return place
 
@@ -109,18 +127,51 @@ class StateSync:
                 if mark is None:
                     raise Superseded
                 self._paused_since_s = float(mark)
-            place, source = self._load(peers, place), 0
+            place, source = self._load_together(peers, place), 0
         else:
             self._check_signatures(mine, offers, source)
             place = self._transfer(peers, offers, source, place)
-        mine_now = pickle.dumps((batching.state(), place.excess, place.extra_steps, place.steps_before))
+            self._form_group(peers)
+        mine_now = pickle.dumps(
+            (batching.state(), place.excess, place.extra_steps, place.steps_before, self._team.members)
+        )
         # From a peer with the same job and the same code.
-        plan, excess, extra_steps, steps_before = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
+        theirs = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
+        plan, excess, extra_steps, steps_before, members = theirs
         batching.take_over(plan)
+        self._team.know(members)
         # Ranks at one position may have computed its progress from different messages.
         place = replace(place, excess=excess, extra_steps=extra_steps, steps_before=steps_before)
         self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position
         return place
+
+    def check_live(self) -> bool:
+        """Return True if this rank can follow orders, once a step has created the optimizer's state."""
+        if self._resharder is not None and not self._resharder.movable:
+            warn(
+                "the job changes size by a restart: its placements or optimizer state cannot be moved in place"
+            )
+            return False
+        return self._team.live
+
+    def take_shards(self, order: Order | None) -> None:
+        """Take the state out of a sharded model before its ranks change, and move the shards of leaving ranks.
+
+        Without an order a peer was lost. Then, and if one is lost meanwhile, the process ends with a request for a restart,
+        because only a checkpoint has that peer's shards.
+        """
+        peers = self._team.peers
+        if self._resharder is None or not self.has_state:
+            return
+        if order is None:
+            leave_for_retry("a peer was lost with its part of the model")
+        if peers is None or self._team.replaces_everyone(order):
+            return
+        self._saver.finish()  # its ranks write together, in a group that ends now
+        try:
+            self._taken_bytes = self._resharder.collect(peers, self._team.ranks_before(order))
+        except (PeersLost, ShardMismatch) as error:
+            leave_for_retry(f"the shards could not be moved: {error}")
 
     def pause_s(self, idle_s: float) -> float:
         """Return the seconds that training was paused; `idle_s` is the time since this rank's last step."""
@@ -152,6 +203,13 @@ class StateSync:
             raise PeersLost("a new member has another model, or other data")
 
     def _transfer(self, peers: Peers, offers: Sequence[StateOffer], source: int, place: Place) -> Place:
+        if self._resharder is not None:
+            try:
+                place, moved = self._resharder.join(peers, source, place)
+            except ShardMismatch as error:
+                leave_for_retry(str(error))
+            self.sync_bytes, self._taken_bytes = self._taken_bytes + moved, 0
+            return place
         receivers = [rank for rank, one in enumerate(offers) if not one.matches(offers[source])]
         self.sync_bytes = 0
         if receivers:
@@ -160,6 +218,18 @@ class StateSync:
                 self._replica.objects, place, peers=peers, source=source, receivers=receivers
             )
         return place
+
+    def _load_together(self, peers: Peers, place: Place) -> Place:
+        """Load the newest checkpoint, after sharding a model that the library shards."""
+        self._form_group(peers)
+        if self._resharder is not None:
+            self._resharder.start(peers)
+        return self._load(peers, place)
+
+    def _form_group(self, peers: Peers) -> None:
+        """Form the group in which ranks with shards save and load."""
+        if self._replica.is_sharded:
+            self._saver.group = peers.another_group()
 
     def _load(self, peers: Peers, place: Place) -> Place:
         """Load rank 0's newest checkpoint, if any, and send the state to all ranks."""

@@ -33,9 +33,17 @@ def signature(objects: Sequence[Stateful]) -> int:
 
 
 def transfer_state(
-    objects: Sequence[Stateful], extra: Any, *, peers: Peers, source: int, receivers: Sequence[int]
+    objects: Sequence[Stateful],
+    extra: Any,
+    *,
+    peers: Peers,
+    source: int,
+    receivers: Sequence[int],
+    device: torch.device | None = None,
 ) -> tuple[Any, int]:
     """Transfer the state of the objects, and the value `extra`, from rank `source` to the receivers. All ranks call it.
+
+    Tensors outside of models that are not on the CPU of the source arrive on `device`; None: on that of the model.
 
     Returns:
         `extra` as the source passed it, and the bytes that this rank sent or received.
@@ -56,7 +64,7 @@ def transfer_state(
     head = peers.bytes_from(source, head, group)
     if peers.rank != source:
         contents, shapes = pickle.loads(head)  # noqa: S301  # from a peer with the same job and the same code
-        device = next(iter(_fixed_tensors(objects)), torch.empty(0)).device
+        device = device or next(iter(_fixed_tensors(objects)), torch.empty(0)).device
         tensors = [
             torch.empty(shape, dtype=dtype, device="cpu" if kind == "cpu" else device)
             for shape, dtype, kind in shapes

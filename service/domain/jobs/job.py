@@ -94,7 +94,9 @@ class Job:
     target_batch: int | None = None
     """Global batch of the generation that starts on `target`; None: the present one."""
     live: bool = False
-    """True if the running ranks can change members in place and survive a loss."""
+    """True if the running ranks can change members in place. They also survive a loss, unless the job is `sharded`."""
+    sharded: bool = False
+    """True if each rank held only a part of the model when the job last trained, so that no other rank can replace it."""
     switch: Switch | None = None
     pinned_size: int | None = None
     pause_requested: bool = False
@@ -144,6 +146,11 @@ class Job:
         """Return the seconds until the job's deadline, negative after it; infinite without one."""
         deadline = self.spec.goal.deadline
         return math.inf if deadline is None else (deadline - now).total_seconds()
+
+    @property
+    def survives_losses(self) -> bool:
+        """True if the running ranks continue in place when others are lost."""
+        return self.live and not self.sharded
 
     @property
     def adapts(self) -> bool:

@@ -6,6 +6,7 @@ generation. The processes of one start are a *cohort*; slots are granted to coho
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -38,21 +39,47 @@ def first_members(parts: Iterable[NodeRanks], generation: int) -> Members:
     )
 
 
-def next_members(members: Members, slots: Allocation, generation: int) -> Members:
+def next_members(members: Members, slots: Allocation, generation: int, *, sharded: bool = False) -> Members:
     """Return the members of `generation` on `slots`: survivors first in their order, then new ranks.
 
-    New ranks are numbered node by node: nodes with survivors first, then by size of their share.
+    New ranks are numbered node by node: nodes with survivors first, then by size of their share. In a `sharded` job they are
+    numbered between the survivors such that the survivors keep most of their parts of the model.
     """
     stay = [one for one in members if one.slot in slots.get(one.node_id, ())]
     taken = {(one.node_id, one.slot) for one in stay}
     homes = {one.node_id for one in stay}
     nodes = sorted(slots, key=lambda node: (node not in homes, -len(slots[node]), node))
     added = [(node, slot) for node in nodes for slot in sorted(slots[node]) if (node, slot) not in taken]
+    size = len(stay) + len(added)
+    kept = shard_order(len(stay), size) if sharded else list(range(len(stay)))
+    free = [rank for rank in range(size) if rank not in set(kept)]
     newcomers = [
         Member(rank=rank, node_id=node, slot=slot, born_generation=generation, born_rank=rank)
-        for rank, (node, slot) in enumerate(added, start=len(stay))
+        for rank, (node, slot) in zip(free, added, strict=True)
     ]
-    return (*_renumbered(stay), *newcomers)
+    survivors = [one.model_copy(update={"rank": rank}) for rank, one in zip(kept, stay, strict=True)]
+    return tuple(sorted([*survivors, *newcomers], key=lambda one: one.rank))
+
+
+def shard_order(kept: int, size: int) -> list[int]:
+    """Return the ranks among `size` of `kept` survivors, in their order, that together keep most of their shards.
+
+    Before, survivor i holds the part [i, i + 1) / `kept` of each tensor; afterwards rank r holds [r, r + 1) / `size`. The
+    order with the largest overlap follows by dynamic programming over survivors and ranks; of equal ones the lowest.
+    """
+    best = [[0] * (size + 1) for _ in range(kept + 1)]
+    for one, rank in itertools.product(range(1, kept + 1), range(1, size + 1)):
+        overlap = min(one * size, rank * kept) - max((one - 1) * size, (rank - 1) * kept)
+        placed = best[one - 1][rank - 1] + max(0, overlap)
+        best[one][rank] = max(placed, best[one][rank - 1]) if rank > one else placed
+    ranks: list[int] = []
+    rank = size
+    for one in range(kept, 0, -1):
+        while rank > one and best[one][rank] == best[one][rank - 1]:
+            rank -= 1
+        rank -= 1
+        ranks.append(rank)
+    return ranks[::-1]
 
 
 def without(members: Members, ended: Collection[Born]) -> Members:

@@ -25,12 +25,12 @@ def is_loss(exit_: RankExit) -> bool:
 
 
 def decide_survival(*, live: bool, survivors: int, counted: bool, failures: int, retry: Retry) -> Survival:
-    """Decide whether `survivors` go on in place after a loss.
+    """Decide whether `survivors` go on in place after a loss. `live`: their script supports that.
 
     With `counted`, the loss is one more infrastructure failure than the `failures` so far.
     """
     if not live:
-        return Survival(in_place=False, why_not="its script does not support membership changes in place")
+        return Survival(in_place=False, why_not="its script does not support the loss of ranks in place")
     if survivors == 0:
         return Survival(in_place=False, why_not="no rank that holds its state is left")
     if counted and failures + 1 > retry.infrastructure:

@@ -80,7 +80,7 @@ def prepare(life: Life, change: ChangeInPlace) -> Life | None:
     running = life.running
     assert running is not None, f"{life.job.id} runs without an allocation"
     generation = life.job.newest_generation + 1
-    members = next_members(running.members, change.target, generation)
+    members = next_members(running.members, change.target, generation, sharded=life.job.sharded)
     members = with_kinds(members, life.kind_of, life.job.progress.kind_speeds)
     parts = newcomer_ranks(members, generation)
     stores = choose_ports(life, [part.node_id for part in parts], generation)
@@ -285,7 +285,7 @@ def survive_loss(life: Life, *, reason: Reason, message: str) -> Life:
         job.progress.samples, job.samples_at_loss
     )
     survival = decide_survival(
-        live=job.live,
+        live=job.survives_losses,
         survivors=len(members),
         counted=counted,
         failures=job.infrastructure_failures,

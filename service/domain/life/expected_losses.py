@@ -81,5 +81,5 @@ def _listens(job: Job) -> bool:
 
 
 def _losses_per_h(job: Job, machines: list[float], together: list[float]) -> float:
-    in_place = job.live or (job.follows_orders and not has_begun(job))
+    in_place = not job.sharded and (job.live or (job.follows_orders and not has_begun(job)))
     return checkpoint_losses_per_h(machines, in_place=in_place, together=min(together, default=TOGETHER))

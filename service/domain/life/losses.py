@@ -52,10 +52,8 @@ def rank_ended(life: Life, who: Born, exit_: RankExit) -> Life:
 
 
 def _survives(job: Job) -> bool:
-    """Return True if the remaining ranks can go on in place after a loss: the job is live and is not being
-    stopped.
-    """
-    return job.live and (job.state is JobState.RUNNING or job.switching is not None)
+    """Return True if the remaining ranks can go on in place after a loss, and the job is not being stopped."""
+    return job.survives_losses and (job.state is JobState.RUNNING or job.switching is not None)
 
 
 def _went_as_ordered(job: Job, crew: Crew, who: Born) -> bool:

@@ -106,6 +106,8 @@ def _with_note(life: Life, before: JobProgress, message: Message) -> Life:
 def _with_first_step(
     life: Life, before: JobProgress, message: FirstStep, vacated_at: datetime | None
 ) -> Life:
+    if message.sharded != life.job.sharded:
+        life = life.with_job(replace(life.job, sharded=message.sharded))
     if message.live and life.job.follows_orders and not life.job.live:
         life = life.with_job(replace(life.job, live=True)).having(CallRound())
     again = life.job.progress.lost_samples - before.lost_samples

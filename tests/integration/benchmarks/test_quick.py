@@ -31,6 +31,7 @@ LONG_AS_ANOTHER = {
     "overhead",
     "pages",
     "resize",
+    "sharded",
     "soak",
     "uneven",
 }

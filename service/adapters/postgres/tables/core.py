@@ -66,6 +66,7 @@ jobs = Table(
     Column("target", JSONB(none_as_null=True)),
     Column("target_batch", Integer),
     Column("live", Boolean, nullable=False, server_default=text("false")),
+    Column("sharded", Boolean, nullable=False, server_default=text("false")),
     Column("switch", JSONB(none_as_null=True)),
     Column("pinned_size", Integer),
     Column("pause_requested", Boolean, nullable=False, server_default=text("false")),
@@ -382,9 +383,7 @@ bundle_uploads = Table(
     Column("digest", Text, ForeignKey("bundles.digest", ondelete="CASCADE"), primary_key=True),
     Column("uploader", Text, primary_key=True),
 )
-"""Principals that have shown possession of a bundle's bytes:
-`service.domain.identity.access.Principal.key`.
-"""
+"""Principals that have shown possession of a bundle's bytes: `service.domain.identity.access.Principal.key`."""
 
 api_processes = Table(
     "api_processes",

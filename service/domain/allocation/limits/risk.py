@@ -61,7 +61,7 @@ def kept_share(
     shares = np.ones((len(jobs), len(firm)))
     known: dict[tuple[object, ...], FloatArray] = {}
     for row, job in enumerate(jobs):
-        in_place = job.live or job.spec.elastic.resize is Resize.LIVE
+        in_place = not job.sharded and (job.live or job.spec.elastic.resize is Resize.LIVE)
         key = (job.spec.checkpoint.every, pause_s(job) if in_place else None)
         if key not in known:
             every = _shares(losses_per_h, job, restart_s)

@@ -111,12 +111,22 @@ class Newcomer(Source):
             one.copy_(heard)
 
 
+class Names:
+    """A team of which only the names of its members are asked."""
+
+    def __init__(self) -> None:
+        self.members = {"2.0": 0, "2.1": 1}
+
+    def know(self, members: dict[str, int]) -> None:
+        self.members = members
+
+
 def level(peers: Source, place: Place, *, has_state: bool) -> tuple[StateSync, Place | None]:
     """The sync after all, and the place, or None when a peer was lost."""
     model = torch.nn.Linear(4, 2)
     replica = Replica([model, torch.optim.SGD(model.parameters(), lr=0.1)])
     nobody = cast("Any", None)  # is asked here
-    sync = StateSync(replica, nobody, nobody, nobody)
+    sync = StateSync(replica, cast("Any", Names()), nobody, nobody)
     sync.has_state = has_state
     order = Order(generation=2, world_size=2, store="", members={"1.0": 0, "2.1": 1})
     batching = Batching(Bounds(global_batch=8), rank=peers.rank, world_size=2)

@@ -78,6 +78,13 @@ def test_the_next_generation_has_exactly_its_slots_survivors_first(
     assert all(one.node_id in homes for one in following if one.node_id in homes)
 
 
+def test_newcomers_of_a_sharded_job_come_between_the_survivors() -> None:
+    members = started({"n1": (0, 1)})
+    following = next_members(members, {"n1": (0, 1), "n2": (0,)}, 2, sharded=True)
+    assert [born(one) for one in following] == [(1, 0), (2, 1), (1, 1)]
+    assert [one.rank for one in following] == [0, 1, 2]
+
+
 @settings(max_examples=30)
 @given(histories(), allocations)
 def test_nodes_start_the_newcomers_and_nobody_else(history: tuple[Members, int], target: Allocation) -> None:

@@ -98,6 +98,12 @@ def test_the_first_step_makes_a_job_live() -> None:
     assert [type(one) for one in life.effects] == [RefreshPages, CallRound, RecordEvent]
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_the_first_step_says_whether_ranks_hold_parts_of_the_model(*, sharded: bool) -> None:
+    job = told(runs(), FirstStep(**SAID, samples=32, live=True, sharded=sharded)).job
+    assert (job.sharded, job.live, job.survives_losses) == (sharded, True, not sharded)
+
+
 @pytest.mark.parametrize(("resize", "live"), [("live", False), ("restart", True)])
 def test_a_job_is_live_only_if_its_script_and_its_file_say_so(resize: str, *, live: bool) -> None:
     life = told(runs(TWO, resize), FirstStep(**SAID, samples=32, live=live))

@@ -47,6 +47,14 @@ def after_loss(cluster: Cluster, *lost: Born) -> Life:
     return survive_loss(life, reason=Reason.RANK_LOST, message="a rank was killed")
 
 
+def test_a_job_whose_ranks_hold_parts_of_the_model_restarts() -> None:
+    cluster = training(THREE)
+    alter(cluster, sharded=True)
+    life = after_loss(cluster, (1, 0))
+    assert (life.job.switch, life.job.newest_generation) == (None, 1)
+    assert kinds(life)[-1] == "fail_rank"
+
+
 def test_the_other_members_go_on_without_the_lost_one() -> None:
     cluster = training(THREE)
     life = after_loss(cluster, (1, 0))

@@ -1,0 +1,1 @@
+"""Sharded models (FSDP2) that change size in place: layouts of shards, and their transfer between two sets of ranks."""
