@@ -64,3 +64,4 @@ def test_the_script_after_grows_in_place_and_is_counted_in_steps(cluster: Cluste
     assert (done.progress.train_step, done.progress.position_text) == (STEPS, f"step {STEPS} of {STEPS}")
     assert (done.progress.lost_steps, done.progress.lost_samples) == (0, 0)
     assert done.progress.samples == STEPS * 32
+    assert (done.progress.draws, done.progress.epochs_audited, done.progress.epochs_exact) == (True, 1, 1)
