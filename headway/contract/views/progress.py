@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from headway.contract.values.quantities import tenths
 from headway.contract.views.forecasts import TargetProgress
+
+
+class LossProgress(BaseModel):
+    """Losses of a job whose script does not say how long it is."""
+
+    recent: list[float] = Field(default_factory=list)
+    """The last three reported values, oldest first."""
+    points: list[list[float]] = Field(default_factory=list)
+    """Pairs of work and median, to which a curve is fitted."""
+    converged_work: float | None = None
+    """Work at which an epoch lowers the loss by at most 1 % of the largest loss; None without a curve.
+
+    The job may train far beyond it. Ended jobs show how far.
+    """
 
 
 class WorkProgress(BaseModel):

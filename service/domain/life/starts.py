@@ -82,7 +82,9 @@ def _in_run(life: Life, global_batch: int | None) -> JobProgress:
 
     A restart at another size continues its run; any other start begins one.
     """
-    update: dict[str, object] = {} if global_batch is None else {"global_batch": global_batch}
+    update: dict[str, object] = {"restarted_at": life.now}
+    if global_batch is not None:
+        update["global_batch"] = global_batch
     if life.job.state is not JobState.RESIZING:
         update["run_since"] = life.now
     return life.job.progress.model_copy(update=update)

@@ -1,4 +1,4 @@
-"""What rank 0 tells: the plan of a whole step, the audit, and a change of the batch."""
+"""Messages of rank 0: the plan of a whole step, the audit, and a change of the batch."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_ranks_of_known_times() -> None:
 
 
 def test_ranks_of_likely_times() -> None:
-    # Of the first, (1, 9); of the second, (5, 5): either outlasts the other in half of the cases.
+    # The first job takes 1 or 9 s, the second 5 s: either outlasts the other in half of the cases.
     assert ranks(np.array([[1.0, 9.0], [5.0, 5.0]])).tolist() == [1.5, 1.5]
     assert ranks(np.array([[1.0, 2.0], [2.0, 9.0]])).tolist() == [1.875, 1.125]
 
