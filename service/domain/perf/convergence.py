@@ -55,13 +55,15 @@ def epoch_samples(progress: JobProgress) -> float:
 def converged_work(points: Sequence[Sequence[float]], epoch_work: float) -> float | None:
     """Return the work at which the curve through the (work, loss) points has converged; None without a curve.
 
-    `epoch_work` is the work of an epoch, in the unit of the points.
+    `epoch_work` is the work of an epoch, in the unit of the points. A loss that converges within the first epoch is
+    level: its curve fits noise.
     """
     if len(points) < MIN_POINTS or not 0.0 < epoch_work < math.inf:
         return None
     work, loss = np.array(points, dtype=np.float64).T
     curve = fit_loss(work, loss)
-    return None if curve is None else max(curve.converged_at(epoch_work, CONVERGED), 1.0)
+    found = 0.0 if curve is None else curve.converged_at(epoch_work, CONVERGED)
+    return found if found >= epoch_work else None
 
 
 def spaced(points: list[list[float]], work: float, value: float) -> list[list[float]]:

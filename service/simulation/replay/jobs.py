@@ -127,7 +127,9 @@ class ReplayJobs:
 
     def beyond(self, rows: IntArray) -> FloatArray:
         """Return the work of the whole jobs (n,) over that at which their loss curves converged; NaN without one."""
-        return np.asarray(self.total[rows] / self.converged_at(rows, self._tables.phases[self.application[rows]]))
+        return np.asarray(
+            self.total[rows] / self.converged_at(rows, self._tables.phases[self.application[rows]])
+        )
 
     def leased(self, rows: IntArray, phase: IntArray, now_s: float, rules: ContentionRules) -> BoolArray:
         """Return whether each job (n,), in these phases (n,), has yet to run for a lease or an epoch on its column."""
