@@ -183,7 +183,7 @@ class Progress(Envelope):
     `samples` where it is None, as with a fixed batch. The job ends when it reaches `total_progress`, if that is
     not None; `samples` may then exceed `total_samples`. `dataset_samples` is the length of an epoch.
     `train_step` of `train_steps` is the progress of a script that counts steps, in steps of the job's own batch; None for
-    others.
+    others. `draws`: the samples are random draws without epochs.
     """
 
     TYPE: ClassVar[str] = "progress"
@@ -209,6 +209,7 @@ class Progress(Envelope):
     lr_rule: str | None = None
     train_step: int | None = None
     train_steps: int | None = None
+    draws: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +269,8 @@ class EpochClosed(Envelope):
     """The audit of one epoch: `samples_seen` of `dataset_samples`, and whether each came exactly once.
 
     `exact_so_far` counts the epochs up to this one with each sample exactly once, in the history of the
-    current state. It repeats earlier counts because the rank that reported them may be lost.
+    current state. It repeats earlier counts because the rank that reported them may be lost. Random draws have one
+    audit, as epoch 0 at the end of training, of their numbers in the sequence.
     """
 
     TYPE: ClassVar[str] = "epoch_closed"

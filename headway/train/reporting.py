@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 
-from headway.contract.runtime import BatchChanged, EpochClosed, Progress
+from headway.contract.runtime import BatchChanged, Completed, EpochClosed, Progress
 from headway.train.checkpoint.replica import Audit, Place
 from headway.train.data.batching import Batching
 from headway.train.data.goal import TrainingGoal
+from headway.train.data.ledger import Ledger
 from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
 from headway.train.meter import Meter
@@ -73,7 +74,22 @@ class Reporter:
             lr_rule=batching.rule if batching.adaptive else None,
             train_step=place.step_number if goal is not None and goal.counts_steps else None,
             train_steps=goal.total_steps if goal is not None and goal.counts_steps else None,
+            draws=goal is not None and goal.dataset_samples is None,
         )
+
+    def completed(self, place: Place, *, is_main: bool) -> None:
+        """Report the end of training, after the audit of random draws, which have no earlier one."""
+        if is_main and self.goal is not None and self.goal.dataset_samples is None:
+            exact = place.ledger == Ledger.of_epoch(place.samples)
+            self._mailbox.send(
+                EpochClosed,
+                epoch=0,
+                samples_seen=place.ledger.count,
+                dataset_samples=place.samples,
+                exactly_once=exact,
+                exact_so_far=int(exact),
+            )
+        self._mailbox.send(Completed, samples=place.samples)
 
     def batch_changed(self, place: Place, batching: Batching) -> None:
         """Report a new global batch."""

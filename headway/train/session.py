@@ -305,13 +305,21 @@ class Run(RunData):
 
     @property
     def accumulating(self) -> bool:
-        """True while `optimizer.step()` does nothing: the step continues with another batch, or will be repeated.
+        """True while the step continues with another batch, so that `optimizer.step()` will do nothing.
 
-        Only a script that uses gradients or the step needs it, for example to clip them or to update an average of the
-        parameters.
+        Only a script that uses gradients needs it, for example to clip them: gradients are complete when it
+        is False.
         """
-        gradients = self._training.gradients if self._training is not None else None
-        return gradients is not None and (gradients.accumulating or gradients.broken)
+        return self._training is not None and self._training.gradients.accumulating
+
+    @property
+    def stepped(self) -> bool:
+        """True once the optimizer has changed the parameters in this step.
+
+        It has not while batches are accumulated, nor in a step that is repeated because a peer was lost. A script that
+        averages the parameters itself needs it.
+        """
+        return self._training is not None and self._training.gradients.stepped
 
     def report(self, **metrics: Any) -> None:
         """Report values for display: numbers, or tensors of one element.

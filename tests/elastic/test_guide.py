@@ -6,6 +6,7 @@ import difflib
 import re
 import runpy
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,18 +16,37 @@ from tests.elastic.test_examples import DONE, EXAMPLES, final, in_training, stop
 from tools.pages import ROOT, blocks
 
 FOLDER = EXAMPLES / "convert"
-PAGE = ROOT / "docs" / "guides" / "convert.md"
+GUIDES = ROOT / "docs" / "guides"
+MOST_CHANGED = 15
+"""Lines that the second guide may change in a loop by steps."""
 
 
-def difference() -> str:
-    """Without the docstrings, and without what a reader does not need: names of files, places of lines."""
-    before, after = ((FOLDER / name).read_text().splitlines()[1:] for name in ("before.py", "after.py"))
-    lines = list(difflib.unified_diff(before, after, n=1, lineterm=""))[2:]
+def texts(folder: Path) -> tuple[list[str], list[str]]:
+    """The lines of both scripts without the docstrings."""
+    before, after = ((folder / name).read_text().splitlines()[1:] for name in ("before.py", "after.py"))
+    return before, after
+
+
+def difference(folder: Path, context: int) -> str:
+    """Without what a reader does not need: names of files, places of lines."""
+    lines = list(difflib.unified_diff(*texts(folder), n=context, lineterm=""))[2:]
     return "\n".join("" if line.startswith("@@") else line for line in lines[1:])
 
 
-def test_the_page_shows_the_difference() -> None:
-    assert [block.text for block in blocks(PAGE) if block.language == "diff"] == [difference()]
+@pytest.mark.parametrize(
+    ("page", "folder", "context"), [("convert", "convert", 1), ("convert-steps", "gpt_loop", 0)]
+)
+def test_the_page_shows_the_difference(page: str, folder: str, context: int) -> None:
+    shown = [block.text for block in blocks(GUIDES / f"{page}.md") if block.language == "diff"]
+    assert shown == [difference(EXAMPLES / folder, context)]
+
+
+def test_a_loop_by_steps_changes_in_few_lines() -> None:
+    """A line that is replaced, added or removed is one; empty lines do not count."""
+    before, after = (list(filter(None, text)) for text in texts(EXAMPLES / "gpt_loop"))
+    parts = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    changed = [max(b - a, d - c) for kind, a, b, c, d in parts if kind != "equal"]
+    assert sum(changed) <= MOST_CHANGED
 
 
 @pytest.mark.long

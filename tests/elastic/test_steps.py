@@ -97,8 +97,10 @@ def test_grow_shrink_lose_and_grow_again(
     assert evaluated(live.job) == {10, 20}
     last = live.messages(Progress)[-1]
     assert (last.train_step, last.train_steps, last.total_samples) == (STEPS, STEPS, last.samples)
-    audits = {one.epoch: one.exactly_once for one in live.messages(EpochClosed)}
-    assert audits == (dict.fromkeys(range(4), True) if data == "loader" else {})
+    audits = {one.epoch: (one.exactly_once, one.samples_seen) for one in live.messages(EpochClosed)}
+    draws = {0: (True, STEPS * BATCH)}
+    assert audits == (dict.fromkeys(range(4), (True, SAMPLES)) if data == "loader" else draws)
+    assert last.draws is (data == "draws")
 
 
 @pytest.mark.parametrize("data", ["loader", "draws"])

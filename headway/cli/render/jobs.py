@@ -304,6 +304,9 @@ def _checkpoint(done: JobProgress) -> str:
 
 
 def _epochs(done: JobProgress) -> str:
+    if done.draws:
+        used = f"used {done.samples:,} exactly once" if done.epochs_exact else "audited at the end"
+        return f"none: random draws, the same at any size; {used}"
     if not done.epochs_audited:
         return "none complete"
     return f"{done.epochs_exact} of {done.epochs_audited} complete ones saw every sample exactly once"

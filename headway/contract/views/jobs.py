@@ -103,6 +103,8 @@ class JobProgress(WorkProgress):
     epochs_audited: int = 0
     epochs_exact: int = 0
     """Audited epochs in which every sample came exactly once."""
+    draws: bool = False
+    """True if the samples are random draws without epochs, audited as one epoch at the end of training."""
     slow_ranks: list[SlowRank] = Field(default_factory=list)
     run_since: datetime | None = None
     """Time at which the job last got slots after it had none; None before its first start."""

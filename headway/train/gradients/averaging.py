@@ -141,7 +141,6 @@ class Gradients:
     def replicate(self, peers: Peers) -> None:
         """Average with these peers from now on."""
         self.detach()
-        self.broken = False
         if self._shards:
             self._peers = peers
             self.model.set_forward(self._forward_sharded)

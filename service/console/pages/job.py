@@ -301,9 +301,9 @@ def _ledger(job: JobView) -> tuple[Fact, ...]:
             "Samples trained", number(done.samples), f"epoch {done.epoch}" if done.epoch is not None else ""
         ),
         Fact(
-            "Epochs with every sample exactly once",
+            "Random draws used exactly once" if done.draws else "Epochs with every sample exactly once",
             exact if done.epochs_audited else NONE,
-            "of the audited epochs",
+            "audited at the end" if done.draws else "of the audited epochs",
         ),
         Fact("Repeated samples", number(done.lost_samples), "after failures that restored a checkpoint"),
         Fact("Repeated steps", number(done.lost_steps), "at most one for each loss of ranks"),

@@ -86,6 +86,7 @@ def _reported(progress: JobProgress, message: Progress) -> dict[str, Any]:
         "dataset_samples": message.dataset_samples,
         "train_step": message.train_step,
         "train_steps": message.train_steps,
+        "draws": message.draws,
         "efficiency": _efficiency(progress, message),
     }
 

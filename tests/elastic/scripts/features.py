@@ -91,7 +91,7 @@ for _ in run.train_steps(STEPS):
         optimizer.zero_grad()
     if feature == "schedule":
         more[0].step()
-    if ema is not None and not run.accumulating:
+    if ema is not None and run.stepped:
         ema.update_parameters(model)
 
 compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"] if backend else 0

@@ -183,6 +183,8 @@ def test_progress_of_an_adaptive_batch_shows_both_counts():
 def test_progress_of_a_script_that_counts_steps():
     done = JobProgress(samples=740, total_samples=1000, train_step=740, train_steps=1000, samples_per_s=10.0)
     assert render.progress(done) == "74% step 740 of 1,000"
+    ended = done.model_copy(update={"draws": True, "epochs_audited": 1, "epochs_exact": 1})
+    assert "740 exactly once" in text(render.job_page(job_view(progress=ended), [], NOW))
 
 
 TRACEBACK = "rank 0 exited with code 1; its last lines:\nTraceback:\n  File\nValueError: no data"
