@@ -11,36 +11,33 @@ import pytest
 from headway.contract.runtime import Progress
 from service.domain.perf.batch import BatchSpeed, Noise, next_batch
 from tests.elastic.harness import Generation, Job, codes
+from tests.elastic.live import Live
 
 BATCH = 256
+MOST = 1024
 SAMPLES = 256 * BATCH
+
+
+def job_of(job: Callable[..., Job], optimizer: str, lr: float, *arguments: object, epochs: int = 4) -> Job:
+    """Return a job of `noise.py` with an adaptive batch, for 1,024 steps unless told otherwise."""
+    shape = {"samples": SAMPLES, "epochs": epochs, "batch": BATCH, "optimizer": optimizer, "lr": lr}
+    env = {
+        "HEADWAY_GLOBAL_BATCH": str(BATCH),
+        "HEADWAY_MAX_GLOBAL_BATCH": str(MOST),
+        "HEADWAY_LR_RULE": "auto",
+    }
+    options = [text for name, value in shape.items() for text in (f"--{name}", value)]
+    made = job("noise.py", *options, *arguments, **env)
+    made.arguments = [*made.arguments, "--result", str(made.folder)]
+    return made
 
 
 @pytest.fixture
 def trained(job: Callable[..., Job]) -> Callable[..., Generation]:
-    """Runs `noise.py` on one rank, for 1,024 steps unless told otherwise."""
+    """Runs such a job on one rank."""
 
-    def run(optimizer: str, lr: float, *arguments: object, most: int = 1024, epochs: int = 4) -> Generation:
-        shape = [
-            "--samples",
-            SAMPLES,
-            "--epochs",
-            epochs,
-            "--batch",
-            BATCH,
-            "--optimizer",
-            optimizer,
-            "--lr",
-            lr,
-        ]
-        env = {
-            "HEADWAY_GLOBAL_BATCH": str(BATCH),
-            "HEADWAY_MAX_GLOBAL_BATCH": str(most),
-            "HEADWAY_LR_RULE": "auto",
-        }
-        measured = job("noise.py", *shape, *arguments, **env)
-        measured.arguments = [*measured.arguments, "--result", str(measured.folder)]
-        ended = measured.run(1)
+    def run(optimizer: str, lr: float, *arguments: object, epochs: int = 4) -> Generation:
+        ended = job_of(job, optimizer, lr, *arguments, epochs=epochs).run(1)
         assert codes(ended) == [0], ended.output()
         return ended
 
@@ -72,7 +69,7 @@ def chosen_batch(noise: Noise) -> int:
     """Return the batch that the service chooses after 100 steps with the present one."""
     speeds = {BATCH: BatchSpeed(1000.0, 100)}
     return next_batch(
-        BATCH, reference=BATCH, most=1024, fresh_steps=100, speeds=speeds, noise=noise
+        BATCH, reference=BATCH, most=MOST, fresh_steps=100, speeds=speeds, noise=noise
     ).global_batch
 
 
@@ -100,4 +97,39 @@ def test_a_loss_beside_the_output_is_noticed(trained: Callable[..., Generation],
     assert (last.gradient_sqr is not None) == (optimizer == "SGD")
     assert ("a part of the loss does not depend on the model's output" in ended.output()) == (
         optimizer == "AdamW"
+    )
+
+
+def test_a_restarted_job_continues_with_the_same_estimate(job: Callable[..., Job]) -> None:
+    """Its first report comes after the first step, before it could measure anything."""
+    live = Live(job_of(job, "AdamW", 3e-4, epochs=4))
+    live.start(1, steps=300)
+    live.wait_until_held()
+    stopped = live.job.generations[-1]
+    stopped.stop()
+    live.allow(3)
+    stopped.wait()
+    assert codes(stopped) == [143], stopped.output()
+    before = noise_of(stopped)
+    live.allow_all()
+    again = live.job.start(1, generation=7, **live.env)
+    again.until(lambda: bool(again.messages(Progress)))
+    first = again.messages(Progress)[0]
+    assert first.samples == stopped.messages(Progress)[-1].samples + BATCH
+    assert (first.gradient_sqr, first.gradient_var) == (before.sqr, before.var)
+
+
+def test_a_whole_move_keeps_the_estimate(job: Callable[..., Job]) -> None:
+    live = Live(job_of(job, "AdamW", 3e-4, epochs=4))
+    live.start(1, steps=300)
+    live.wait_until_held()
+    live.give(live.newcomers([], 2))
+    live.allow(3)
+    live.wait_for_switch()
+    live.allow_all()
+    moved = live.processes[live.members[0]]
+    reports = live.until(lambda: moved.messages(Progress))
+    last = [one for one in live.messages(Progress) if one.generation == 1][-1]
+    assert reports[0].gradient_var == pytest.approx(last.gradient_var, rel=0.2), (
+        "at most one measurement newer"
     )

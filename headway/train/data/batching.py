@@ -111,6 +111,11 @@ class Batching:
         return self._noise.estimate if self._noise is not None else None
 
     @property
+    def noise_state(self) -> Mapping[str, Any] | None:
+        """State of the estimate of the gradient noise as plain numbers, if it is measured."""
+        return self._noise.state_dict() if self._noise is not None else None
+
+    @property
     def noise_every_wanted(self) -> int:
         """Interval in steps that this rank proposes for measurements of the noise."""
         return self._noise_schedule.wanted
@@ -200,6 +205,11 @@ class Batching:
             self._noise.add(measurement, schedule.every * self.split.global_batch)
             schedule.propose(self._noise, self.split.global_batch)
 
+    def restore_noise(self, state: Mapping[str, Any] | None) -> None:
+        """Continue the estimate of the gradient noise from this state, if there is one."""
+        if self._noise is not None and state is not None:
+            self._noise.load_state_dict(state)
+
     def observe_memory(self, micro_batch: int, peak_bytes: int, static_bytes: int) -> bool:
         """Record the memory use of a micro-batch. True: this rank's micro-batches change in size."""
         self._limit.observe(micro_batch, peak_bytes, static_bytes)
@@ -248,7 +258,7 @@ class Batching:
         """Return the state as plain values, for new members."""
         return {
             "global_batch": self.split.global_batch,
-            "noise": self._noise.state_dict() if self._noise is not None else None,
+            "noise": self.noise_state,
             "noise_every": self._noise_schedule.every,
             "balancer": self._balancer.state_dict() if self._balancer is not None else None,
         }
@@ -256,8 +266,7 @@ class Batching:
     def take_over(self, state: Mapping[str, Any]) -> None:
         """Load the plan of a peer."""
         self.split = replace(self.split, global_batch=state["global_batch"], local_batches=())
-        if self._noise is not None and state["noise"] is not None:
-            self._noise.load_state_dict(state["noise"])
+        self.restore_noise(state["noise"])
         self._noise_schedule.every = state["noise_every"]
         self._balancer = self._new_balancer()
         if self._balancer is not None and state["balancer"] is not None:

@@ -88,13 +88,16 @@ class HalfBatches:
         part = gradient.detach().clone()
         part[self._rows :] = 0
         try:
-            found = torch.autograd.grad([edge], parameters, [part], retain_graph=True, allow_unused=True)
+            found: Sequence[Tensor | None] = torch.autograd.grad(
+                [edge], parameters, [part], retain_graph=True, allow_unused=True
+            )
         except RuntimeError as error:  # such as a compiled graph, or memory
             self._refuse(f"a second backward pass fails ({str(error)[:200]})")
             return
         finally:
             self._computing = False
-        self._first = {one: its for one, its in zip(parameters, found, strict=True) if its is not None}
+        pairs = zip(parameters, found, strict=True)
+        self._first = {parameter: its for parameter, its in pairs if its is not None}
         self._left = set(parameters)
         self._norms[0].add(list(self._first.values()), list(self._first))
         self.spent_s += self._clock() - began_s

@@ -110,6 +110,7 @@ class StateSync:
                     raise Superseded
                 self._paused_since_s = float(mark)
             place, source = self._load(peers, place), 0
+            batching.restore_noise(place.noise)
         else:
             self._check_signatures(mine, offers, source)
             place = self._transfer(peers, offers, source, place)
@@ -117,8 +118,8 @@ class StateSync:
         # From a peer with the same job and the same code.
         plan, excess, extra_steps = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
         batching.take_over(plan)
-        # Ranks at one position may have computed its progress from different messages.
-        place = replace(place, excess=excess, extra_steps=extra_steps)
+        # Ranks at one position may have computed its progress and noise from different messages.
+        place = replace(place, excess=excess, extra_steps=extra_steps, noise=batching.noise_state)
         self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position
         return place
 

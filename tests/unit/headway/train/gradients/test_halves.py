@@ -134,7 +134,7 @@ class NoSecondPass(torch.autograd.Function):
     """As a compiled graph: its memory is used again in the first backward pass."""
 
     @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:  # noqa: ARG004
+    def forward(ctx: object, x: Tensor) -> Tensor:
         return x.clone()
 
     @staticmethod
@@ -164,7 +164,7 @@ class Holding(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+    def backward(ctx: object, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
