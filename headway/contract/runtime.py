@@ -299,11 +299,16 @@ class Stopped(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed(Envelope):
-    """The end of the training loop. It overrides the exit code: an interpreter may crash during its shutdown."""
+    """The end of the training loop. It overrides the exit code: an interpreter may crash during its shutdown.
+
+    Training that ends by progress within `epoch` has read `epoch_samples` of it; None if it ends with an epoch.
+    """
 
     TYPE: ClassVar[str] = "completed"
 
     samples: int
+    epoch: int | None = None
+    epoch_samples: int | None = None
 
 
 Message: TypeAlias = (

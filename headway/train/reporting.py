@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 
-from headway.contract.runtime import BatchChanged, EpochClosed, Progress
+from headway.contract.runtime import BatchChanged, Completed, EpochClosed, Progress
 from headway.train.checkpoint.replica import Audit, Place
 from headway.train.data.batching import Batching
 from headway.train.data.goal import TrainingGoal
@@ -102,3 +102,16 @@ class Reporter:
             exactly_once=audit.exactly_once,
             exact_so_far=audit.exact_so_far,
         )
+
+    def completed(self, place: Place, *, is_main: bool) -> None:
+        """Report the end of training, and the part of its last epoch if it ended within one."""
+        epoch, read, of = place.position.epoch, place.position.samples, place.dataset_samples
+        if of is None or not 0 < read < of:
+            self._mailbox.send(Completed, samples=place.samples)
+            return
+        self._mailbox.send(Completed, samples=place.samples, epoch=epoch, epoch_samples=read)
+        if is_main:
+            warn(
+                f"training has made the progress of all its epochs within epoch {epoch}, after {read} of {of} samples; "
+                "this part of an epoch is not audited"
+            )

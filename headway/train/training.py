@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.contract.orders import Order
-from headway.contract.runtime import Completed, FirstStep, Ready, Switched
+from headway.contract.runtime import FirstStep, Ready, Switched
 from headway.preemption import StopRequest
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
@@ -198,7 +198,7 @@ class Training:
         if not all(saved for (saved,) in outcomes):
             leave_for_retry("the final checkpoint could not be saved")
         self._report()
-        self._mailbox.send(Completed, samples=self.place.samples)
+        self._reporter.completed(self.place, is_main=self._team.rank == 0)
         self._stop.ignore()
 
     # Parts of these methods
