@@ -30,6 +30,7 @@ ENV_MAX_GLOBAL_BATCH = "HEADWAY_MAX_GLOBAL_BATCH"
 """Largest global batch that the service may set; unset if it may not change the batch."""
 ENV_START_GLOBAL_BATCH = "HEADWAY_START_GLOBAL_BATCH"
 """Global batch that the job had reached before a restart; unset if equal to `HEADWAY_GLOBAL_BATCH`."""
+ENV_BATCH_EFFECT = "HEADWAY_BATCH_EFFECT"  # see `contract.orders.BatchPlan`; unset for 1
 ENV_MAX_LOCAL_BATCH = "HEADWAY_MAX_LOCAL_BATCH"
 ENV_LR_RULE = "HEADWAY_LR_RULE"
 ENV_BALANCE = "HEADWAY_BALANCE"

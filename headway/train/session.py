@@ -194,8 +194,7 @@ class Run:
         Args:
             dataset: has `len()` and returns a sample for an index. It must be the same on every rank.
             global_batch: samples in an optimizer step, all ranks together. A job's `batch.global` overrides it.
-            max_global_batch: upper limit of the global batch in a job with an adaptive `batch.policy`. The smaller of this
-                and the job's `batch.max_global` applies.
+            max_global_batch: upper limit of an adaptive global batch. A smaller `batch.max_global` of the job applies instead.
             max_local_batch: most samples that one rank receives at a time. Beyond it, a rank accumulates gradients over
                 several micro-batches. None: no limit. A job's `batch.max_local` overrides it.
             balance: give slower ranks, by measurement, fewer samples of each step.
@@ -219,6 +218,7 @@ class Run:
             global_batch=min(environment.global_batch or global_batch, samples),
             most_global=min(filter(None, limits)) if environment.most_global_batch else None,
             start_global=environment.start_global_batch,
+            start_effect=environment.batch_effect,
             max_local=environment.max_local_batch or max_local_batch,
             rule=environment.lr_rule,
             balance=environment.balance if balance else None,

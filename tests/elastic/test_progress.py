@@ -68,10 +68,11 @@ def adaptive(job: Callable[..., Job]) -> Callable[..., Live]:
     return make
 
 
-def change_batch(live: Live, batch: int, *, newcomers: int = 0) -> int:
+def change_batch(live: Live, batch: int, *, newcomers: int = 0, effect: float = 1.0) -> int:
     """Have the batch changed, perhaps with the members; the samples from which on."""
     live.wait_until_held()
-    live.give(replace(live.newcomers(live.members, newcomers), batch=BatchPlan(global_batch=batch)))
+    plan = BatchPlan(global_batch=batch, effect=effect)
+    live.give(replace(live.newcomers(live.members, newcomers), batch=plan))
     live.allow(3)
     (samples,) = {one.samples for one in live.wait_for_switch()}
     return samples
@@ -144,6 +145,27 @@ def test_back_to_the_batch_of_the_job(adaptive: Callable[..., Live]) -> None:
     second = change_batch(live, BATCH)
     changes = [(0, BATCH, 1.0), (first, LARGE, EFFICIENCY), (second, BATCH, 1.0)]
     assert_ends(live, Expected(changes).run())
+
+
+def test_ranks_count_by_the_effect_that_comes_with_the_order(adaptive: Callable[..., Live]) -> None:
+    """The member that joins was started without it. After a loss, the next order brings another one."""
+    live = adaptive()
+    live.start(1, steps=3)
+    first = change_batch(live, LARGE, newcomers=1, effect=0.5)
+    live.wait_until_held()
+    live.kill(live.members[1])
+    plan = BatchPlan(global_batch=LARGE, effect=2.0)
+    live.give(replace(live.survivors(live.members[:1]), batch=plan))
+    live.allow(3)
+    ((second, lost_steps),) = {(one.samples, one.lost_steps) for one in live.wait_for_switch()}
+    assert lost_steps == 1
+    live.allow_all()
+    assert live.wait() == [0], live.output()
+    expected = Expected([(0, BATCH, 1.0), (first, LARGE, EFFICIENCY**0.5), (second, LARGE, EFFICIENCY**2)])
+    # The learning rate follows the noise alone, so the parameters differ from `Expected`.
+    expected.run()
+    last = live.messages(Progress)[-1]
+    assert (last.samples, last.progress) == (expected.samples, pytest.approx(expected.progress))
 
 
 def test_a_restart_from_a_checkpoint_continues_the_count(adaptive: Callable[..., Live]) -> None:

@@ -28,13 +28,14 @@ from headway.train.host.output import warn
 class Bounds:
     """Limits that the job sets. `most_global` is None where the global batch is fixed.
 
-    `start_global` is the first global batch of a job whose batch may change; None: `global_batch`. Without
-    `balance`, local batches are even.
+    `start_global` is the first global batch of a job whose batch may change; None: `global_batch`. `start_effect` is its
+    first exponent of the efficiency. Without `balance`, local batches are even.
     """
 
     global_batch: int
     most_global: int | None = None
     start_global: int | None = None
+    start_effect: float = 1.0
     max_local: int | None = None
     rule: RuleSetting = "none"
     balance: BalanceRule | None = USUAL_BALANCE
@@ -69,6 +70,7 @@ class Batching:
             world_size=world_size,
             max_local=bounds.max_local,
         )
+        self._effect = bounds.start_effect
         self._noise = NoiseScale(bounds.global_batch) if bounds.most_global is not None else None
         self._noise_schedule = NoiseSchedule()
         self._speeds = tuple(speeds)
@@ -77,7 +79,7 @@ class Batching:
         self._last: tuple[tuple[int, ...], PartialStep | None] | None = None
         self._divide()
         if bounds.start_global is not None:
-            self.follow(BatchPlan(global_batch=bounds.start_global))
+            self.follow(BatchPlan(global_batch=bounds.start_global, effect=bounds.start_effect))
 
     def follow_optimizer(self, optimizer: Optimizer) -> None:
         """Choose the rule of the learning rate by the optimizer, where the job leaves it open."""
@@ -139,6 +141,7 @@ class Batching:
             self.bounds.global_batch,
             sqr=noise.sqr if noise is not None else None,
             var=noise.var if noise is not None else None,
+            effect=self._effect,
         )
 
     def measures(self, samples: int) -> bool:
@@ -223,6 +226,7 @@ class Batching:
         """Follow the service's plan within the job's limits. True: the global batch changes."""
         if plan is None or self.bounds.most_global is None:
             return False
+        self._effect = plan.effect
         wanted = min(max(plan.global_batch, 1), self.bounds.most_global)
         if wanted == self.split.global_batch:
             return False
@@ -258,6 +262,7 @@ class Batching:
         """Return the state as plain values, for new members."""
         return {
             "global_batch": self.split.global_batch,
+            "effect": self._effect,
             "noise": self.noise_state,
             "noise_every": self._noise_schedule.every,
             "balancer": self._balancer.state_dict() if self._balancer is not None else None,
@@ -266,6 +271,7 @@ class Batching:
     def take_over(self, state: Mapping[str, Any]) -> None:
         """Load the plan of a peer."""
         self.split = replace(self.split, global_batch=state["global_batch"], local_batches=())
+        self._effect = state["effect"]
         self.restore_noise(state["noise"])
         self._noise_schedule.every = state["noise_every"]
         self._balancer = self._new_balancer()

@@ -104,8 +104,8 @@ def _with_note(life: Life, before: JobProgress, message: Message) -> Life:
                 f"training has made the progress of all its epochs within epoch {message.epoch}, after "
                 f"{message.epoch_samples:,} samples of it; this part of an epoch is not audited"
             )
-            data = {"epoch": message.epoch, "epoch_samples": message.epoch_samples}
-            return life.noted("ended_within_epoch", message=text, data=data)
+            part: dict[str, object] = {"epoch": message.epoch, "epoch_samples": message.epoch_samples}
+            return life.noted("ended_within_epoch", message=text, data=part)
         case _:
             return life
 
