@@ -86,6 +86,8 @@ class JobArrays(TypedDict, total=False):
     """Running jobs that keep slots whatever others would gain, as booleans. Default: none."""
     done: ArrayLike
     """Reference samples that the job has done, NaN if unknown. Default: NaN."""
+    converged: ArrayLike
+    """Reference samples from the start at which the job's loss curve converges, NaN if unknown. Default: NaN."""
 
 
 class FinishedArrays(TypedDict, total=False):
@@ -97,6 +99,8 @@ class FinishedArrays(TypedDict, total=False):
     """Reference samples of the whole job, 0 where unknown. Default: 0."""
     run_s: ArrayLike
     """Seconds that the job held slots, 0 where unknown. Default: 0."""
+    beyond: ArrayLike
+    """Work of the whole job over that at which its loss curve converged, NaN where unknown. Default: NaN."""
 
 
 class Guarantees(TypedDict, total=False):
@@ -236,6 +240,7 @@ def _job_arrays(given: JobArrays, shape: tuple[int, ...], kinds: int) -> dict[st
         else _whole("seats", given["seats"], jobs, at_least=NOTHING, at_most=columns - 1),
         "firm": None if "firm" not in given else _flags("firm", given["firm"], shape[:1]),
         "done": None if "done" not in given else _numbers("done", given["done"], shape[:1], or_nan=True),
+        "converged": _numbers("converged", given.get("converged", np.nan), (jobs,), or_nan=True),
     }
 
 
@@ -248,6 +253,7 @@ def _finished_jobs(given: FinishedArrays) -> FinishedJobs:
         job_class=_whole("job_class of ended jobs", given["job_class"], shape[0]),
         work=_numbers("work of ended jobs", given.get("work", 0.0), shape),
         run_s=_numbers("run_s of ended jobs", given.get("run_s", 0.0), shape),
+        beyond=_numbers("beyond of ended jobs", given.get("beyond", np.nan), shape, or_nan=True),
     )
 
 

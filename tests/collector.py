@@ -29,7 +29,7 @@ class Got:
 
 
 class Collector:
-    """What was sent so far. `wait_for` waits until it is enough."""
+    """A collector of spans. `wait_for` waits until there are enough."""
 
     def __init__(self) -> None:
         self.spans: list[Got] = []

@@ -20,7 +20,7 @@ class FakeMetadata:
     def __init__(self) -> None:
         self.bodies: dict[str, bytes] = {}
         self.status: int | None = None
-        """What everything is answered with, if anything."""
+        """Status of every answer; None: as the path has it."""
         self.tokens = itertools.count(1)
         self.token = ""
         self.asked: list[str] = []

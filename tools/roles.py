@@ -12,7 +12,7 @@ _LEAD = """# Roles and routes
 
 A role includes those before it: viewer, user, operator, admin. The list names the lowest role that may use each route, in the project of the request or
 *everywhere*; a role everywhere holds in every project. Objects of projects without a role answer 404, and a role that does not suffice 403.
-[Security](../security.md) describes users and roles.
+[Roles and sign-in](../operations/access.md) describes users and roles.
 """
 
 

@@ -31,7 +31,7 @@ API = {
     "HEADWAY_CA_FILE": "Certificates (PEM) of additional authorities to trust; agents and clients read it too.",
     "HEADWAY_TRUSTED_PROXIES": "Addresses or networks of proxies whose `X-Forwarded-For` is trusted.",
     "HEADWAY_RATE_PER_S": "Average requests per second of one token; 0: no limit "
-    "([limits](../operations/access.md#what-anybody-may-send)).",
+    "([limits](../operations/access.md#request-limits)).",
     "HEADWAY_MAX_BUNDLE_MIB": "Maximum size of an uploaded job folder.",
     "HEADWAY_API_TOKEN": "A token with admin rights. Unset it after `python -m service create-admin`.",
     "HEADWAY_METRICS_TOKEN": "Bearer token for `/metrics`; default: none is needed.",

@@ -203,9 +203,13 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         """Let a paused job compete for slots again."""
         return self._post(job_path(job, "resume"), JobView)
 
-    def resize(self, job: str | JobView, slots: int | None) -> JobView:
-        """Fix the size of a job at `slots` slots, or let the scheduler choose it (None)."""
-        return self._post(job_path(job, "resize"), JobView, json=ResizeRequest(slots=slots).model_dump())
+    def resize(self, job: str | JobView, slots: int | None, *, force: bool = False) -> JobView:
+        """Fix the size of a job at `slots` slots, or let the scheduler choose it (None).
+
+        With `force`, a job that has not made its first step restarts now, instead of waiting for that step.
+        """
+        body = ResizeRequest(slots=slots, force=force).model_dump()
+        return self._post(job_path(job, "resize"), JobView, json=body)
 
     def set_priority(self, job: str | JobView, priority: int) -> JobView:
         """Set the priority of a job, from 0 to 100. Each 25 points double its weight."""

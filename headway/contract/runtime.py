@@ -181,6 +181,8 @@ class Progress(Envelope):
     `progress` is the training progress in reference samples, those of steps of the job's own batch. It equals
     `samples` where it is None, as with a fixed batch. The job ends when it reaches `total_progress`, if that is
     not None; `samples` may then exceed `total_samples`. `dataset_samples` is the length of an epoch.
+    `train_step` of `train_steps` is the progress of a script that counts steps, in steps of the job's own batch; None for
+    others.
     """
 
     TYPE: ClassVar[str] = "progress"
@@ -204,6 +206,8 @@ class Progress(Envelope):
     total_progress: float | None = None
     dataset_samples: int | None = None
     lr_rule: str | None = None
+    train_step: int | None = None
+    train_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,11 +47,12 @@ class StepProgress:
 
     def finished(self, place: Place) -> bool:
         """Return True if training has reached its end at this position."""
-        return self._goal.reached(place.position.epoch, place.progress)
+        return self._goal.reached(place.position.epoch, place.progress, place.reference_steps)
 
     def finished_within_epoch(self, place: Place) -> bool:
         """Return True if training has reached its end before that of the epoch's data."""
-        return self.finished(place) and 0 < place.position.samples < self._goal.dataset_samples
+        length = self._goal.dataset_samples
+        return self.finished(place) and (length is None or 0 < place.position.samples < length)
 
     def _after(self, place: Place, step: Step, trained: Ledger, efficiency: float) -> Place:
         gain: Gain = gain_of(step.batch, self._batching.bounds.global_batch, efficiency)

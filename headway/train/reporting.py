@@ -69,8 +69,10 @@ class Reporter:
             max_global_batch=batching.bounds.most_global,
             progress=place.progress if batching.adaptive else None,
             total_progress=float(goal.total_samples) if goal is not None and goal.by_progress else None,
-            dataset_samples=place.dataset_samples if batching.adaptive else None,
+            dataset_samples=goal.dataset_samples if goal is not None and batching.adaptive else None,
             lr_rule=batching.rule if batching.adaptive else None,
+            train_step=place.step_number if goal is not None and goal.counts_steps else None,
+            train_steps=goal.total_steps if goal is not None and goal.counts_steps else None,
         )
 
     def batch_changed(self, place: Place, batching: Batching) -> None:

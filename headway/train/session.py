@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import Dataset, IterableDataset
 
 from headway.contract.runtime import Hello
 from headway.preemption import StopRequest
@@ -20,15 +19,15 @@ from headway.train.checkpoint.replica import Place, Replica, Stateful
 from headway.train.checkpoint.saving import Saver
 from headway.train.checkpoint.store import Checkpoints, Schedule
 from headway.train.collectives.registry import make_backend
-from headway.train.data.batching import Batching, Bounds
 from headway.train.data.goal import TrainingGoal, Until, ends_by_progress
 from headway.train.gradients.averaging import Gradients, step_once_per_batch
-from headway.train.gradients.device import memory_of
+from headway.train.gradients.scaler import ScalerOncePerBatch
 from headway.train.gradients.schedule import OncePerBatch
 from headway.train.host.environment import Environment
-from headway.train.loader import Loader
 from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.membership.team import Team
+from headway.train.run_data import RunData
+from headway.train.source import BatchSource
 from headway.train.state.memory import keep_freed_memory, touch
 from headway.train.trackers.sender import TrackedReport
 from headway.train.training import Training
@@ -75,7 +74,7 @@ def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:
     return Run(environment, device, team, mailbox, stop)
 
 
-class Run:
+class Run(RunData):
     """A training run, as one of its ranks sees it. `device` is that of this rank's model and batches."""
 
     def __init__(
@@ -86,14 +85,11 @@ class Run:
         mailbox: Mailbox,
         stop: StopRequest,
     ) -> None:
-        self.device = device
-        self._team = team
-        self._environment = environment
+        super().__init__(environment, device, team)
         self._mailbox = mailbox
         self._stop = stop
         self._began_s = time.perf_counter()
         self._training: Training | None = None
-        self._loader: Loader | None = None
         self._entered = False
         self._value_sender = ValueSender(mailbox, environment)
 
@@ -124,10 +120,14 @@ class Run:
 
     @property
     def progress(self) -> float:
-        """Epochs of training progress since the job began, in epochs with the job's own batch."""
-        if self._training is None or self._loader is None:
+        """Epochs of training progress since the job began, in epochs with the job's own batch.
+
+        Steps of that batch if the data have no epochs.
+        """
+        if self._training is None or self._source is None:
             return 0.0
-        return self._training.place.progress / self._loader.dataset_samples
+        place, length = self._training.place, self._source.epoch_samples
+        return place.progress / length if length is not None else place.reference_steps
 
     def prepare(self, model: nn.Module, optimizer: Optimizer, *more: Any) -> tuple[Any, ...]:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
@@ -139,7 +139,8 @@ class Run:
                 do nothing while a global batch is incomplete (see `accumulating`). Therefore call `optimizer.zero_grad`, not
                 the model's.
             more: other objects that belong in a checkpoint and have `state_dict` and `load_state_dict`. Learning-rate
-                schedulers are wrapped so that their `step` waits for the whole batch, too.
+                schedulers and `GradScaler`s are wrapped so that their methods wait for the whole batch, too, as do
+                further optimizers.
 
         Returns:
             As many objects as were given, in the same order.
@@ -153,7 +154,7 @@ class Run:
             raise RuntimeError("prepare() was called before; pass all objects in one call")
         model.to(self.device)
         gradients = Gradients(model, device=self.device, min_depth=self._environment.min_depth)
-        wrapped = [OncePerBatch(one, gradients) if isinstance(one, LRScheduler) else one for one in more]
+        wrapped = [_once_per_batch(one, gradients) for one in more]
         objects: list[Stateful] = [model, optimizer, *wrapped]
         schedule = Schedule(
             self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
@@ -170,69 +171,10 @@ class Run:
         self._training.prepare()
         if self._environment.live and self.device.type == "cpu":
             touch(_HELD_BESIDE_PARAMETERS * gradients.nbytes)
-        step_once_per_batch(optimizer, gradients)
+        for one in (optimizer, *more):
+            if isinstance(one, Optimizer):
+                step_once_per_batch(one, gradients)
         return gradients.model, optimizer, *wrapped
-
-    def loader(
-        self,
-        dataset: Dataset[Any],
-        *,
-        global_batch: int,
-        max_global_batch: int | None = None,
-        max_local_batch: int | None = None,
-        balance: bool = True,
-        seed: int = 0,
-        num_workers: int = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-    ) -> Loader:
-        """Return the loader of training batches, which yields every sample once an epoch at any number of ranks.
-
-        Each step takes the next `global_batch` samples of a shuffled order and divides them over the ranks.
-        The last step of an epoch takes the rest. The script computes the mean loss of the samples that it
-        receives.
-
-        Args:
-            dataset: has `len()` and returns a sample for an index. It must be the same on every rank.
-            global_batch: samples in an optimizer step, all ranks together. A job's `batch.global` overrides it.
-            max_global_batch: upper limit of an adaptive global batch. A smaller `batch.max_global` of the job applies instead.
-            max_local_batch: most samples that one rank receives at a time. Beyond it, a rank accumulates gradients over
-                several micro-batches. None: no limit. A job's `batch.max_local` overrides it.
-            balance: give slower ranks, by measurement, fewer samples of each step.
-            seed: seed of the shuffled order.
-            num_workers: processes that prefetch samples; 0 fetches in this process.
-            collate_fn: makes a batch of a list of samples, as for torch's `DataLoader`.
-
-        Raises:
-            TypeError: the dataset cannot be indexed.
-            ValueError: a size is out of bounds, or the dataset is empty.
-            RuntimeError: the run has a loader already.
-        """
-        if self._loader is not None:
-            raise RuntimeError(
-                "a run has one training loader, and it exists already; evaluate with torch's DataLoader"
-            )
-        samples = _checked_length(dataset, seed, global_batch, max_global_batch, max_local_batch)
-        environment = self._environment
-        limits = [environment.most_global_batch, max_global_batch, samples]
-        bounds = Bounds(
-            global_batch=min(environment.global_batch or global_batch, samples),
-            most_global=min(filter(None, limits)) if environment.most_global_batch else None,
-            start_global=environment.start_global_batch,
-            start_effect=environment.batch_effect,
-            max_local=environment.max_local_batch or max_local_batch,
-            rule=environment.lr_rule,
-            balance=environment.balance if balance else None,
-        )
-        memory, speeds = memory_of(self.device), environment.speeds
-        self._loader = Loader(
-            dataset,
-            batching=Batching(bounds, self.rank, self.world_size, memory_bytes=memory, speeds=speeds),
-            seed=seed,
-            device=self.device,
-            num_workers=num_workers,
-            collate_fn=collate_fn,
-        )
-        return self._loader
 
     def epochs(self, count: int, *, until: Until | None = None) -> Iterator[int]:
         """Return the numbers of the remaining epochs of `count`, from the one that a checkpoint interrupted.
@@ -251,41 +193,99 @@ class Run:
             RuntimeError: called twice, or before `prepare` and `loader`.
             ValueError: `count` is below 0, `until` has another value, or the checkpoint belongs to other data.
         """
-        if count < 0:
-            raise ValueError(f"the number of epochs is {count}; it must be at least 0")
-        if self._training is None or self._loader is None:
-            raise RuntimeError("call run.prepare(...) and run.loader(...) before run.epochs(...)")
-        if self._entered:
-            raise RuntimeError("run.epochs(...) was called before; train all epochs in one loop")
-        loader, training = self._loader, self._training
-        goal = TrainingGoal(
-            epochs=count,
-            dataset_samples=loader.dataset_samples,
-            steps=loader.steps_per_epoch,
-            by_progress=ends_by_progress(until, adaptive=loader.batching.adaptive),
-        )
-        self._entered = True
-        training.feed(seed=loader.seed, batching=loader.batching, goal=goal)
-        loader.attach(training)
-        return self._remaining(training)
+        source, training = self._enter(count, "epochs")
+        if source.epoch_samples is None:
+            raise RuntimeError("these data have no epochs; train with run.train_steps(...)")
+        by_progress = ends_by_progress(until, adaptive=source.batching.adaptive)
+        batch = source.batching.bounds.global_batch
+        goal = TrainingGoal.of_epochs(count, source.epoch_samples, batch, by_progress=by_progress)
+        self._feed(training, source, goal)
+        return self._remaining_epochs(training)
 
-    def _remaining(self, training: Training) -> Iterator[int]:
+    def train_steps(self, count: int) -> Iterator[int]:
+        """Return the numbers of the remaining steps of `count`, from the one that a checkpoint interrupted.
+
+        The loop body takes the batches of its step from the training data: all of them (`for batch in data`), or one
+        (`next(data)`). In the second case the body runs again for the same step while `accumulating` is true.
+        After the last step, the result is saved in a final checkpoint and the training counts as complete. A
+        script that leaves the loop early (`break`) gets neither, and every rank must leave it.
+
+        Args:
+            count: optimizer steps with the job's own global batch. In a job with an adaptive `batch.policy` training
+                ends at their progress: a larger batch takes fewer steps, and the numbers have gaps.
+
+        Raises:
+            RuntimeError: called twice, before `prepare` or the data, or the body took no batch.
+            ValueError: `count` is below 0, or the checkpoint belongs to other data.
+        """
+        source, training = self._enter(count, "steps")
+        batching = source.batching
+        batch = batching.bounds.global_batch
+        goal = TrainingGoal.of_steps(count, source.epoch_samples, batch, by_progress=batching.adaptive)
+        self._feed(training, source, goal)
+        return self._remaining_steps(training, source)
+
+    def evaluate_every(self, steps: int) -> bool:
+        """Return True in the body of `train_steps` that follows each `steps` steps, before its first batch.
+
+        All ranks get the same answer, also with an adaptive batch, whose steps have gaps in their numbers. The time
+        of such a step does not count in the speed of the job.
+
+        Raises:
+            ValueError: `steps` is below 1.
+        """
+        if steps < 1:
+            raise ValueError(f"an evaluation every {steps} steps is not possible; give at least 1")
+        training, source = self._training, self._source
+        if training is None or source is None or source.within_step or not training.place.completes(steps):
+            return False
+        training.evaluates = True
+        return True
+
+    def _enter(self, count: int, unit: str) -> tuple[BatchSource, Training]:
+        """Return data and training, once, at the beginning of the training loop."""
+        if count < 0:
+            raise ValueError(f"the number of {unit} is {count}; it must be at least 0")
+        if self._training is None or self._source is None:
+            raise RuntimeError("call run.prepare(...) and run.loader(...) before the training loop")
+        if self._entered:
+            raise RuntimeError("the training loop was begun before; train in one loop")
+        return self._source, self._training
+
+    def _feed(self, training: Training, source: BatchSource, goal: TrainingGoal) -> None:
+        self._entered = True
+        training.feed(signature=source.signature, seed=source.seed, batching=source.batching, goal=goal)
+        source.attach(training, by_steps=goal.counts_steps)
+
+    def _remaining_epochs(self, training: Training) -> Iterator[int]:
         training.join()
         while not training.finished:
             epoch = training.place.position.epoch
             yield epoch
             training.end_epoch(epoch)
+        self._complete(training)
+
+    def _remaining_steps(self, training: Training, source: BatchSource) -> Iterator[int]:
+        training.join()
+        while not training.finished:
+            epoch = training.place.position.epoch
+            yield from source.bodies(training)
+            training.end_epoch(epoch)
+        self._complete(training)
+
+    def _complete(self, training: Training) -> None:
         training.complete()
         self._value_sender.complete = True
 
     @property
     def accumulating(self) -> bool:
-        """True while the step continues with another batch, so that `optimizer.step()` will do nothing.
+        """True while `optimizer.step()` does nothing: the step continues with another batch, or will be repeated.
 
-        Only a script that uses gradients needs it, for example to clip them: gradients are complete when it
-        is False.
+        Only a script that uses gradients or the step needs it, for example to clip them or to update an average of the
+        parameters.
         """
-        return self._training is not None and self._training.gradients.accumulating
+        gradients = self._training.gradients if self._training is not None else None
+        return gradients is not None and (gradients.accumulating or gradients.broken)
 
     def report(self, **metrics: Any) -> None:
         """Report values for display: numbers, or tensors of one element.
@@ -301,7 +301,7 @@ class Run:
             return
         place = self._training.place if self._training is not None else Place()
         report = TrackedReport(
-            step=place.steps + (self._loader is not None and self._loader.within_step),
+            step=place.steps + (self._source is not None and self._source.within_step),
             first_step=self._training.first_step if self._training is not None else 0,
             epoch=place.position.epoch,
             samples=place.samples,
@@ -313,19 +313,11 @@ class Run:
         self._value_sender.send(report)
 
 
-def _checked_length(dataset: Dataset[Any], seed: int, *sizes: int | None) -> int:
-    """Return the length of the dataset after checking it and the other arguments of `Run.loader`."""
-    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-        raise TypeError("the dataset must have a length and give a sample for an index (a map-style dataset)")
-    names = ("global_batch", "max_global_batch", "max_local_batch")
-    for name, value in zip(names, sizes, strict=True):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed is {seed}; it must be at least 0 and below 2**63")
-    if not len(dataset):
-        raise ValueError("the dataset is empty; there is nothing to train on")
-    return len(dataset)
+def _once_per_batch(one: Any, gradients: Gradients) -> Any:
+    """Return an object of `prepare` whose `step` or `update` waits for the whole batch, if it has one."""
+    if isinstance(one, LRScheduler):
+        return OncePerBatch(one, gradients)
+    return ScalerOncePerBatch(one, gradients) if isinstance(one, torch.amp.GradScaler) else one
 
 
 def _number(value: Any) -> float:

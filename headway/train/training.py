@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import NoReturn
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NoReturn, TypeAlias
 
 from headway.contract.orders import Order
 from headway.contract.runtime import FirstStep, Ready, Switched
@@ -29,6 +27,9 @@ from headway.train.membership.team import Team
 from headway.train.progress import StepProgress
 from headway.train.reporting import Reporter
 from headway.train.state.sync import StateSync, leave_for_retry
+
+LedgerOf: TypeAlias = Callable[[range], Ledger]
+"""Function that returns the ledger of the samples at a range of positions in the data."""
 
 
 class Training:
@@ -51,6 +52,8 @@ class Training:
     ) -> None:
         self.place = Place()
         self.plan = self.first_step = 0
+        self.evaluates = False
+        """True if the script evaluates within the present step."""
         self.gradients = gradients
         self._replica = replica
         self._team = team
@@ -92,13 +95,13 @@ class Training:
             leave_for_retry(f"a peer was lost before the first step: {loss}")
         self._train_with(self._team.peers)
 
-    def feed(self, *, seed: int, batching: Batching, goal: TrainingGoal) -> None:
-        """Set the training data, the end of training, and the batches of a step.
+    def feed(self, *, signature: int, seed: int, batching: Batching, goal: TrainingGoal) -> None:
+        """Set the training data, known by their signature, the end of training, and the batches of a step.
 
         Raises:
             ValueError: the checkpoint is from the middle of an epoch of other data.
         """
-        self.place = self.place.with_data(goal.dataset_samples, seed)
+        self.place = self.place.with_data(signature, seed)
         if self._replica.is_sharded:
             batching.keep_in_step()
         batching.restore_noise(self.place.noise)
@@ -126,9 +129,9 @@ class Training:
         """Division of the next step's batch over the ranks."""
         return self._present_batching.split
 
-    def begin_step(self, step: Step, indices: NDArray[np.int64]) -> bool:
-        """Begin an optimizer step; False if members changed instead. `indices` is the epoch's order."""
-        self._began_s = time.perf_counter()
+    def begin_step(self, step: Step, ledger_of: LedgerOf) -> bool:
+        """Begin an optimizer step; False if members changed instead."""
+        self._began_s, self.evaluates = time.perf_counter(), False
         self._attempted_samples = self.place.samples + len(step.batch)
         order = self._team.due()
         if order is not None and order.lost:
@@ -136,7 +139,7 @@ class Training:
             return False
         self.gradients.lr_factor = self._present_batching.lr_factor
         self._present_progress.begin(self.place, step)
-        statement = self._statement(Ledger().add(indices[step.share.start : step.share.stop]), order)
+        statement = self._statement(ledger_of(step.share), order)
         if self.gradients.probe is not None:
             self.gradients.probe.begin(measures=self._present_batching.measures(self.place.samples))
         try:
@@ -146,23 +149,23 @@ class Training:
             return False
         return True
 
-    def end_step(self, step: Step, indices: NDArray[np.int64]) -> None:
+    def end_step(self, step: Step, ledger_of: LedgerOf) -> None:
         """Commit the step that the script has finished, and carry out the ranks' agreement.
 
         Ends the process if that is a stop, or if this rank is no longer a member.
         """
-        if self._commit(step, indices) and self._agreement is not None:
+        if self._commit(step, ledger_of) and self._agreement is not None:
             self._rebalance(step, self._agreement)
             self._carry_out(self._agreement)
         else:
             self._change_members(None, lost=True)
 
-    def abandon_step(self, step: Step, indices: NDArray[np.int64]) -> None:
+    def abandon_step(self, step: Step, ledger_of: LedgerOf) -> None:
         """Commit the step if it was taken before the script left its loop."""
         taken = self.gradients.stepped
         self.gradients.abandon()
         if taken:
-            self._commit(step, indices)
+            self._commit(step, ledger_of)
         self._present_progress.show(self.place)
 
     def end_epoch(self, epoch: int) -> None:
@@ -239,7 +242,7 @@ class Training:
         every = self._present_batching.noise_every_wanted
         return replace(said, square=probe.square, squared_mean=probe.squared_mean, noise_every=every)
 
-    def _commit(self, step: Step, indices: NDArray[np.int64]) -> bool:
+    def _commit(self, step: Step, ledger_of: LedgerOf) -> bool:
         """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""
         whole = self.gradients.stepped or self.gradients.intact
         self._agreement = None
@@ -247,11 +250,7 @@ class Training:
             self._agreement = self._at_boundary.agree(len(step.batch))
         if whole:
             # A complete gradient contains every rank's samples, even if their statements did not arrive.
-            trained = (
-                self._agreement.ledger
-                if self._agreement is not None
-                else Ledger().add(indices[step.batch.start : step.batch.stop])
-            )
+            trained = self._agreement.ledger if self._agreement is not None else ledger_of(step.batch)
             self._apply_step(step, trained)
         return whole
 
@@ -262,8 +261,8 @@ class Training:
         if self._steps_taken == 1:
             self._warm_saver()
             self._mailbox.send(FirstStep, samples=self.place.samples, live=self._team.live)
-        if len(step.batch) == self.split.global_batch:
-            # A short step at the end of an epoch does not represent the usual step time.
+        if len(step.batch) == self.split.global_batch and not self.evaluates:
+            # A short step at the end of an epoch, or one with an evaluation, does not represent the usual step time.
             step_s = self._ended_s - self._began_s
             self._reporter.measure(step_s, max(0.0, step_s - self.gradients.meter.compute_s))
         self._saver.report_ended()

@@ -30,9 +30,8 @@ from service.console.routes import About, Project
 from service.console.visit import PageVisit, Visit
 from service.domain.shared.errors import HeadwayServiceError, InvalidField, NotFound
 from service.usecases.jobs import control
-from service.usecases.jobs.deadlines import outlook_at_submit
+from service.usecases.jobs.admission import admit
 from service.usecases.jobs.forecasts import plan_job
-from service.usecases.jobs.submit import submit
 from service.usecases.nodes.commands import set_schedulable
 from service.usecases.nodes.quarantine import quarantine_slot, release_slot
 from service.usecases.ports.transactions import Transaction
@@ -70,20 +69,17 @@ async def submit_or_plan(context: Context, visit: Visit) -> Response:
         now = context.now()
         job_id = new_id("j", now)
         trace = context.begin_trace(job_id, visit.request.headers.get("traceparent"))
-        outlook = await outlook_at_submit(
-            context.transactions, spec, usd_per_slot_h=context.usd_per_slot_h, now=now
+        submitted = await admit(
+            context.transactions,
+            context.admissions,
+            spec,
+            caller=visit.caller,
+            job_id=job_id,
+            idempotency_key=None,
+            usd_per_slot_h=context.usd_per_slot_h,
+            now=now,
+            trace=trace,
         )
-        async with context.transactions.begin() as tx:
-            submitted = await submit(
-                tx,
-                spec,
-                caller=visit.caller,
-                job_id=job_id,
-                idempotency_key=None,
-                now=now,
-                trace=trace,
-                outlook=outlook,
-            )
     except HeadwayError as error:
         return _submit_page(visit, {**values, "problem": f"{error.what} {error.hint}".strip()}, 422)
     except HeadwayServiceError as error:

@@ -41,7 +41,7 @@ def close_the_network(visitor: Visitor) -> list[str]:
             route.abort()
 
     visitor.context.route("**/*", decide)
-    # What a policy forbids is never requested, and is a mistake in the page all the same.
+    # A browser never requests what a policy forbids, but it is a mistake in the page all the same.
     visitor.context.add_init_script(
         "addEventListener('securitypolicyviolation', one => console.error(`policy: ${one.violatedDirective} ${one.blockedURI}`))"
     )

@@ -83,7 +83,7 @@ def test_submit_watch_resize_and_read(training: None, visit: Visit) -> None:
     expect(page.locator("#checkpoints")).to_contain_text(
         re.compile("would be restored|No checkpoint was saved")
     )
-    # What it costs and when it ends is a sentence at the top.
+    # A sentence at the top gives the cost and the end.
     expect(page.locator(".costs")).to_contain_text(re.compile(r"\$0\.\d+ .*ending in about"))
     expect(page.locator(".why-now")).to_contain_text("first-steps")
     assert visitor.complaints == []
@@ -270,7 +270,7 @@ def test_pages_are_accessible_and_fit_in_light_and_dark_and_at_both_widths(
 
 
 def problems_of(page: Page) -> list[str]:
-    """What axe finds wrong with the page, and whether it is wider than its window."""
+    """Return the problems that axe finds on the page, and one if the page is wider than its window."""
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
     found = page.evaluate("tags => axe.run(document, {runOnly: tags, resultTypes: ['violations']})", tags)
     problems = [

@@ -63,7 +63,7 @@ def _change_until(patient: PatientJob, size: int, moment: str) -> None:
 
 
 def _trains(patient: PatientJob) -> bool:
-    """Whether it has come to its first step since it was last started anew, so that its members can change."""
+    """Return whether the job has come to its first step since its last start, so that its members can change."""
     last = patient.events("allocate", "first_step")[-1]
     return patient.view().state is JobState.RUNNING and last.kind == "first_step"
 

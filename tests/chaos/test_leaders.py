@@ -58,7 +58,7 @@ class Replicas:
         return program
 
     def ask(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """What the database says."""
+        """Return the rows of a query."""
 
         async def fetch() -> list[tuple[Any, ...]]:
             connection = await asyncpg.connect(self.env["HEADWAY_DATABASE_URL"])
@@ -147,7 +147,7 @@ def test_every_connection_to_the_database_is_cut(replicas: Replicas, patient: Pa
 
 
 class EachInTurn(httpx.BaseTransport):
-    """What stands before several APIs: every request goes to the next one."""
+    """A stand-in for a load balancer: every request goes to the next API."""
 
     def __init__(self, *ports: int) -> None:
         self._ports = itertools.cycle(ports)

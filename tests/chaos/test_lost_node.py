@@ -41,7 +41,7 @@ class OtherHost:
 
     cluster: Cluster
     env: Mapping[str, str] = field(default_factory=dict)
-    """Of its agent, beside what every agent has."""
+    """Environment of the agent, beside what every agent has."""
     process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -135,7 +135,7 @@ def test_with_a_service_that_hangs_the_agent_saves_the_job(
     cluster.until(lambda: patient.view().progress.samples != known, "its first words")
     assert patient.view().progress.samples > known, "what was trained meanwhile was saved"
     (patient.folder / "hurry").touch()
-    # What the ranks last said went down with the machine, so not every epoch can be audited.
+    # The ranks' last messages were lost with the machine, so not every epoch can be audited.
     cluster.until(lambda: cluster.client.job(patient.id).state in TERMINAL_STATES, "the job to end")
     done = cluster.client.job(patient.id)
     moved = bool(patient.events("prepare"))

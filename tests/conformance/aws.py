@@ -1,4 +1,4 @@
-"""What stands between the EC2 provider and moto's server: EC2's rules that moto does not keep, and faults on demand.
+"""A proxy between the EC2 provider and moto's server: EC2's rules that moto does not keep, and faults on demand.
 
 - A client token makes a launch happen once; the same token with another request is refused, as AWS documents it.
 - moto has no price list: `prices` is one.
@@ -21,7 +21,7 @@ DOLLARS = {"USD": "0.5260000000"}
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests of an action."""
+    """A fault of the next `times` requests of an action."""
 
     action: str
     status: int = 500

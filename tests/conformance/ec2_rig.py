@@ -20,7 +20,7 @@ NAMES = iter(range(1_000_000))
 
 @dataclass
 class Ec2Rig:
-    """What tests do with it."""
+    """Clients and faults of EC2 for tests."""
 
     aws: FaultyAws
     clients: Ec2Clients
@@ -41,7 +41,7 @@ class Ec2Rig:
         return Ec2Provider(settings, self.clients, lambda: datetime.now(UTC))
 
     def instance(self, external_id: str) -> dict[str, Any]:
-        """What EC2 knows of it."""
+        """Return EC2's description of an instance."""
         answer = self.clients.ec2.describe_instances(InstanceIds=[external_id])
         (reservation,) = answer["Reservations"]
         (instance,) = reservation["Instances"]

@@ -63,7 +63,7 @@ async def rows_of(database: Database) -> Rows:
 
 
 async def rows_at_once(database: Database, seconds: float) -> Rows:
-    """What one pass makes of everything, in place of what those before it made of it."""
+    """Return the rows of one pass over everything, which replaces the passes before it."""
     async with database.engine.begin() as connection:
         await connection.execute(text("TRUNCATE leases, charges, ledger_state"))
     await pass_at(database, seconds)

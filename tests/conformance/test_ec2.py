@@ -1,4 +1,4 @@
-"""What EC2 alone can do to a launch: faults, lost answers, prices that are none."""
+"""Launches at EC2 with faults, lost answers and invalid prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every ring of keys: those of the service itself, and one behind a program."""
+"""Properties of every key ring: the service's own, and one behind a program."""
 
 from __future__ import annotations
 

@@ -30,14 +30,14 @@ class Candidate:
     clock_s: list[float] = field(default_factory=lambda: [0.0])
 
     async def leads_after(self, *seconds: float) -> int | None:
-        """What it is told when it asks, and asks again after these times."""
+        """Ask for the lead, and again after each of these times; return the last answer."""
         term = await self.leadership.acquire()
         for passed_s in seconds:
             term = await self.leads_once_passed(passed_s)
         return term
 
     async def leads_once_passed(self, passed_s: float) -> int | None:
-        """What it is told when it asks this much later, and has not asked meanwhile."""
+        """Ask for the lead `passed_s` seconds later; return the term, or None."""
         self.clock_s[0] += passed_s
         return await self.leadership.acquire()
 
@@ -281,7 +281,7 @@ async def test_no_term_begins_between_the_check_and_the_commit(candidates: Candi
     await first.leads_after()
     connection = await asyncpg.connect(candidates.url)
     async with connection.transaction():
-        # What the check does, in a transaction that is now about to commit.
+        # This is the check of a transaction that is about to commit.
         assert await connection.fetchval("SELECT term FROM leadership FOR SHARE") == 1
         await first.leadership.resign()
         taking_over = asyncio.create_task(second.leads_after())

@@ -1,4 +1,4 @@
-"""What passes of the ledger settle, and do not write again."""
+"""Passes of the ledger settle rows, and do not write them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a snapshot has of the losses that jobs reported: means of parts of bounded size, with their batches."""
+"""A snapshot carries the losses that jobs reported as means of parts of bounded size, with their batches."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ names = st.text(st.sampled_from("abj0/._-*"), max_size=12)
 
 
 def allows(policy: Mapping[str, Any], action: str, resource: str, prefix: str | None = None) -> bool:
-    """Whether a policy of nothing but `Allow` permits it, as IAM has it: what no statement allows is denied."""
+    """Return whether a policy of `Allow` statements permits the action. As in IAM, all else is denied."""
     for statement in policy["Statement"]:
         assert statement["Effect"] == "Allow"
         assert set(statement) <= {"Effect", "Action", "Resource", "Condition"}

@@ -1,4 +1,4 @@
-"""What a round sees of projects: quotas, use that fades, and dollars a month as a budget."""
+"""Projects in a round's snapshot: quotas, use that fades, and dollars a month as a budget."""
 
 from __future__ import annotations
 

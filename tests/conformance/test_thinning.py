@@ -137,7 +137,7 @@ def metric(at: datetime, names: tuple[str, ...] = ("loss",)) -> Metrics:
 
 
 async def test_values_that_scripts_report_get_sparser_with_age(database: Database) -> None:
-    """Of two jobs, whose values come in by turns: thinning must not depend on what lies between."""
+    """Values of two jobs alternate: thinning must not depend on rows in between."""
     await running(database, 1)
     began = NOW - 60 * DAY
     async with database.begin() as tx:
@@ -206,7 +206,7 @@ async def marks(database: Database, since: datetime) -> list[TimelineEvent]:
 async def test_what_a_jobs_slots_do_is_still_told_from_its_events(
     database: Database, quiet_days: int
 ) -> None:
-    """Whether its last change was yesterday or long ago."""
+    """The last change may be recent or long ago."""
     await running(database, 1)
     last = NOW - quiet_days * DAY
     async with database.begin() as tx:

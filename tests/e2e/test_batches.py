@@ -63,7 +63,7 @@ def test_the_batch_grows_while_the_job_trains_and_survives_a_pause(cluster: Clus
         "what is read beyond the epochs makes up for larger batches"
     )
     assert last.progress.epochs_audited == last.progress.epochs_exact == read // SAMPLES
-    assert (f"of {EPOCHS} (progress)" in last.progress.epochs_text) == (read != made)
+    assert (f"of {EPOCHS} (progress)" in last.progress.position_text) == (read != made)
     events = list(client.events(job.id))
     changes = [event.data for event in events if event.kind == "batch_changed"]
     assert changes[0]["from"] == BATCH
@@ -82,7 +82,7 @@ def test_the_batch_grows_while_the_job_trains_and_survives_a_pause(cluster: Clus
 
 
 NOISE_SCALE, STEP_S, SAMPLE_S = 4096, 0.02, 0.0002
-"""Of the gradient, in samples, and of a step: with M samples on k slots it takes `STEP_S` + `SAMPLE_S` * M / k."""
+"""Noise scale of the gradient in samples, and seconds of a step: `STEP_S` + `SAMPLE_S` * M / k for M samples on k slots."""
 KNOWN_NOISE = f"""
 import time
 

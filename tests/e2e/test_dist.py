@@ -1,4 +1,4 @@
-"""What `make dist` builds, installed as people do: each extra into an environment of its own, used from an empty folder."""
+"""The files of `make dist`, each extra installed into an environment of its own and used from an empty folder."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Installed:
         self.run(str(self.bin / "python"), "-m", "pip", "install", "-q", "-c", str(pins), f"{wheel}{extras}")
 
     def run(self, *command: str, fails: bool = False) -> str:
-        """What it prints. Fails unless it does as it should."""
+        """Run a command and return its output. Fail unless it ends as expected."""
         done = subprocess.run(
             command,
             cwd=self.work,
@@ -152,7 +152,7 @@ def test_a_client_alone(dist: Path, tmp_path: Path) -> None:
     installed.python("import headway, headway.client.client, headway.contract.spec")
     for heavy in ("torch", "fastapi", "sqlalchemy", "numpy", "redis"):
         assert not installed.has(heavy), heavy
-    # What is not there is said, with what to do.
+    # Messages name missing packages and the remedy.
     assert "headway up" in installed.headway("ps", fails=True)
     assert "pip install 'headway[agent]'" in installed.headway("agent", fails=True)
     assert "Traceback" not in installed.headway("up", fails=True)

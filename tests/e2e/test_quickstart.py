@@ -38,7 +38,7 @@ class Shell:
         )
 
     def run(self, text: str) -> str:
-        """What it prints. Fails if one of its lines does."""
+        """Run the lines and return their output. Fail if a line does."""
         file = self._folder / "block.sh"
         file.write_text(text.replace("headway up ", f"headway up --port {self._port} "))
         assert self._process.stdin is not None

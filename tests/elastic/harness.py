@@ -80,7 +80,7 @@ class Generation:
             process.kill()
 
     def messages(self, kind: type[Kind], rank: int = 0) -> list[Kind]:
-        """What a rank has sent so far of this kind."""
+        """Return a rank's messages of this kind so far."""
         file = self.control / runtime.message_file(rank)
         if not file.exists():
             return []
@@ -89,7 +89,7 @@ class Generation:
         return [message for message in sent if isinstance(message, kind)]
 
     def output(self) -> str:
-        """What all ranks printed."""
+        """Return the output of all ranks."""
         return "".join(log.read_text() for log in sorted(self.control.glob("*.log")))
 
 
@@ -160,7 +160,7 @@ class Job:
         return started
 
     def messages(self, kind: type[Kind]) -> list[Kind]:
-        """What rank 0 of every generation sent of this kind."""
+        """Return the messages of this kind from rank 0 of every generation."""
         return [message for one in self.generations for message in one.messages(kind)]
 
     def end(self) -> None:

@@ -131,7 +131,7 @@ class Live:
         return codes
 
     def messages(self, kind: type[Kind]) -> list[Kind]:
-        """What every process has said, in the order of time."""
+        """Return the messages of all processes in the order of time."""
         said: list[Any] = [one for process in self.processes.values() for one in process.messages(kind)]
         return sorted(said, key=lambda message: message.at_s)
 

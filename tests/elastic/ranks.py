@@ -1,4 +1,4 @@
-"""What a forked rank does. Imported by the fork server, so that a rank starts with torch loaded."""
+"""The program of a forked rank. The fork server imports it, so that a rank starts with torch loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes do that save checkpoints by themselves, without a job around them."""
+"""Processes that save checkpoints by themselves, without a job around them."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_buffers_are_those_of_rank_0_in_every_step(odd: Callable[..., Live]) -> 
 
 
 def buffers_of(live: Live) -> dict[tuple[int, int], list[str]]:
-    """What each rank found in its buffer as a step began, by generation and samples committed."""
+    """Return each rank's buffer at the start of steps, by generation and samples committed."""
     found: dict[tuple[int, int], list[str]] = defaultdict(list)
     for notes in live.job.folder.glob("norms-*.txt"):
         for line in notes.read_text().splitlines():
@@ -244,7 +244,7 @@ def counts_of(live: Live, size: int) -> list[torch.Tensor]:
 
 
 def counts_after(epochs: int, steps: int) -> torch.Tensor:
-    """What the counting model has when each epoch's loop is left after so many steps of 8 samples."""
+    """Return the counting model after epochs whose loops are left after `steps` steps of 8 samples."""
     counts = torch.zeros(50, dtype=torch.float64)
     for epoch in range(epochs):
         counts[torch.from_numpy(order(50, seed=7, epoch=epoch)[: 8 * steps])] -= 1 / 8
@@ -303,7 +303,7 @@ def test_a_rank_that_leaves_its_loop_alone_is_an_error(job: Callable[..., Job], 
 
 
 def saving(live: Live) -> bool:
-    """Whether a process writes a part of a checkpoint just now: it does so under a name of its own."""
+    """Return whether a process is writing a part of a checkpoint, which then has a name of its own."""
     writers = {part.suffix[1:] for part in live.job.checkpoints.glob("*/.*")}
     return any(str(one.handle.pid) in writers for one in live.processes.values() if one.code is None)
 

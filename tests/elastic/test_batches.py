@@ -51,8 +51,9 @@ def with_batch(live: Live, batch: int, kept: list[str] | None = None, newcomers:
 
 
 def counts_after(changes: list[tuple[int, int, float]]) -> torch.Tensor:
-    """What `count.py` must end with when steps take `batch` samples at `factor` from `samples` on: (samples, batch,
-    factor), in their order.
+    """Return the expected result of `count.py` after changes (samples, batch, factor), in their order.
+
+    From `samples` on, steps take `batch` samples at `factor`.
     """
     expected = torch.zeros(SAMPLES, dtype=torch.float64)
     place, following = 0, changes

@@ -1,4 +1,4 @@
-"""What ranks do about checkpoints that are damaged, out of reach, or none of their business."""
+"""Ranks and checkpoints that are damaged, out of reach, or of another job."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ STOPPED, DONE = 143, 0
 
 
 def expected_counts(samples: int, epochs: int, batch: int) -> torch.Tensor:
-    """What `count.py` must end with, computed without ranks, stops or steps."""
+    """Return the expected result of `count.py`, computed without ranks, stops or steps."""
     expected = torch.zeros(samples, dtype=torch.float64)
     for epoch in range(epochs):
         taken = torch.from_numpy(order(samples, seed=7, epoch=epoch))

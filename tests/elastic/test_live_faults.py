@@ -1,4 +1,4 @@
-"""What can go wrong with a change of members does, and no sample is lost by it."""
+"""Faults during a change of members, none of which loses a sample."""
 
 from __future__ import annotations
 

@@ -55,7 +55,10 @@ def partial(job: Callable[..., Job]) -> Callable[..., Job]:
 
 
 def notes(folder: Path) -> dict[tuple[int, int], dict[int, dict[str, Any]]]:
-    """What the ranks noted, by step (epoch, samples of the epoch before it) and rank; of repeated steps the last."""
+    """Return the notes of all ranks by step (epoch, samples of the epoch before it) and rank.
+
+    A repeated step has the notes of its last run.
+    """
     found: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
     files = [torch.load(file, weights_only=True) for file in folder.glob("notes-*.pt")]
     for one in sorted((one for file in files for one in file), key=lambda one: one["generation"]):

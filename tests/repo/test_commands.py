@@ -19,12 +19,12 @@ from worker_agent.options import parser_of
 
 ROOT_COMMAND: Any = typer.main.get_command(app)
 PLACEHOLDERS = re.compile(r"^(\[.*|…|\.\.\.|.*…)$")
-"""What a sentence writes where a command line goes on, or where something may be left out."""
+"""Placeholders for the rest of a command line, or for a part that may be left out."""
 PAGES = {str(page.relative_to(ROOT)): page for page in all_pages()}
 
 
 def problem_of(words: tuple[str, ...], *, whole: bool) -> str | None:
-    """What the command line would say to these words, beside what it says of the values; None: nothing.
+    """Return the error of the command line for these words, errors of values aside; None if there is none.
 
     In a sentence a command may be no more than its name, so missing arguments say nothing there.
     """

@@ -1,4 +1,4 @@
-"""What hosts are set up with: units of systemd and user data agree with the settings and with their instructions."""
+"""Files for hosts, units of systemd and user data, agree with the settings and with their instructions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYSTEMD = ROOT / "deploy" / "systemd"
 UNITS = sorted(SYSTEMD.glob("*.service"))
 EC2 = ROOT / "deploy" / "ec2"
 NEWER = "Unknown key 'DelegateSubgroup'"
-"""What systemd before 254 says; the unit says so too."""
+"""Warning of systemd before 254, which the unit mentions."""
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

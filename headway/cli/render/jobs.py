@@ -137,10 +137,10 @@ def size(job: JobView) -> str:
 def progress(done: JobProgress) -> str:
     """Return the progress as `62% 12,400/20,000`, or only the samples if their total is unknown.
 
-    Epochs replace the samples where the progress differs from them: `74% epoch 7.4 of 10 (progress), 9.1 read`.
+    The position in steps or epochs replaces the samples where the job has one: `74% step 740 of 1,000`.
     """
     if done.work_share is not None:
-        made = done.epochs_text or f"{done.work_done:,.0f}/{done.work_total or 0:,.0f}"
+        made = done.position_text or f"{done.work_done:,.0f}/{done.work_total or 0:,.0f}"
         return f"{int(100 * done.work_share)}% {made}"
     return f"{done.samples:,} samples" if done.samples else "-"
 

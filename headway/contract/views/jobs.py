@@ -14,7 +14,7 @@ from headway.contract.run_facts import ImposedChange, JobCost, LossRate, Progres
 from headway.contract.spec import JobSpec
 from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.forecasts import KeptForecast, SearchView
-from headway.contract.views.progress import WorkProgress
+from headway.contract.views.progress import LossProgress, WorkProgress
 
 Item = TypeVar("Item")
 
@@ -108,6 +108,8 @@ class JobProgress(WorkProgress):
     slow_ranks: list[SlowRank] = Field(default_factory=list)
     run_since: datetime | None = None
     """Time at which the job last got slots after it had none; None before its first start."""
+    restarted_at: datetime | None = None
+    """Time of its last start, or of its last move in which no rank stayed; None before its first start."""
     start_s: float | None = None
     """Seconds from the grant of slots to the first step, at the last start without running ranks."""
     stop_s: float | None = None
@@ -130,6 +132,8 @@ class JobProgress(WorkProgress):
     """Latest generation in which rank 0 reported a first step."""
     resumption: Resumption | None = None
     """Evidence that the script resumes after a stop, or does not; None while there is none."""
+    loss_curve: LossProgress | None = None
+    """Reported losses, by which a job of unknown length is ranked; None for other jobs, and before the first one."""
     kind_speeds: dict[str, float] = Field(default_factory=dict)
     """Expected relative speeds by device kind, when the job last got slots of two kinds."""
 
@@ -247,9 +251,13 @@ class ExplainView(BaseModel):
 
 
 class ResizeRequest(BaseModel):
-    """A fixed size in `slots`; None lets the scheduler choose again."""
+    """A fixed size in `slots`; None lets the scheduler choose again.
+
+    With `force`, a job that has not made its first step restarts now, instead of waiting for that step.
+    """
 
     slots: int | None = Field(ge=1, le=4096)
+    force: bool = False
 
 
 class JobPatch(BaseModel):

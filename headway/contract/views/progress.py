@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from headway.contract.values.quantities import tenths
 from headway.contract.views.forecasts import TargetProgress
+
+
+class LossProgress(BaseModel):
+    """Losses of a job whose script does not say how long it is."""
+
+    recent: list[float] = Field(default_factory=list)
+    """The last three reported values, oldest first."""
+    points: list[list[float]] = Field(default_factory=list)
+    """Pairs of work and median, to which a curve is fitted."""
+    converged_work: float | None = None
+    """Work at which an epoch lowers the loss by at most 1 % of the largest loss; None without a curve.
+
+    The job may train far beyond it. Ended jobs show how far.
+    """
 
 
 class WorkProgress(BaseModel):
@@ -20,6 +34,10 @@ class WorkProgress(BaseModel):
     """Progress at which the job ends; None if it ends at `total_samples`, or does not say."""
     dataset_samples: int | None = None
     """Samples in an epoch; None until a script whose batch may change reports it."""
+    train_step: int | None = None
+    """Steps so far, of the job's own batch, of a script that counts steps; None for others."""
+    train_steps: int | None = None
+    """Steps at which such a script ends."""
     efficiency: float | None = None
     """Progress per sample read, as last reported; None where the batch does not change."""
     samples_per_s: float | None = None
@@ -49,8 +67,13 @@ class WorkProgress(BaseModel):
         return min(1.0, self.work_done / self.work_total) if self.work_total else None
 
     @property
-    def epochs_text(self) -> str:
-        """Epochs by progress and as read, such as `epoch 7.4 of 10 (progress), 9.1 read`; empty where they are equal."""
+    def position_text(self) -> str:
+        """Position in steps or epochs, where samples do not say it; empty elsewhere.
+
+        Steps: `step 740 of 1,000`. Epochs by progress and as read, where they differ: `epoch 7.4 of 10 (progress), 9.1 read`.
+        """
+        if self.train_step is not None and self.train_steps is not None:
+            return f"step {min(self.train_step, self.train_steps):,} of {self.train_steps:,}"
         if self.progress is None or not self.dataset_samples or self.progress == self.samples:
             return ""
         made, read = (tenths(one / self.dataset_samples) for one in (self.progress, self.samples))

@@ -16,6 +16,9 @@ from headway.train.data.goal import Gain
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
 
+_ROUNDING = 1e-6
+"""Shortfall of a number of steps that counts as rounding."""
+
 
 class Stateful(Protocol):
     """A model, an optimizer, a scheduler, or another object that can save its state."""
@@ -69,6 +72,8 @@ class Place:
     """Steps of the job's own batch that the steps are worth, beyond their number."""
     noise: Mapping[str, Any] | None = None
     """State of the estimate of the gradient noise; None while it is not measured."""
+    steps_before: float = 0.0
+    """`reference_steps` before the last step."""
 
     @property
     def samples(self) -> int:
@@ -84,6 +89,15 @@ class Place:
     def reference_steps(self) -> float:
         """Progress since the job began, in steps of the job's own batch."""
         return self.steps + self.extra_steps
+
+    def completes(self, steps: int) -> bool:
+        """Return True if the last step completed a multiple of `steps` steps of the job's own batch."""
+        return int((self.reference_steps + _ROUNDING) / steps) > int((self.steps_before + _ROUNDING) / steps)
+
+    @property
+    def step_number(self) -> int:
+        """Whole steps of the job's own batch since the job began."""
+        return int(self.reference_steps + _ROUNDING)
 
     @property
     def first_step(self) -> int:
@@ -106,6 +120,7 @@ class Place:
             steps=self.steps + 1,
             excess=self.excess + (samples - gain.samples),
             extra_steps=self.extra_steps + (gain.steps - 1.0),
+            steps_before=self.reference_steps,
         )
 
     def next_epoch(self) -> Place:
@@ -213,6 +228,7 @@ class Replica:
             excess=place.get("excess", 0.0),
             extra_steps=place.get("extra_steps", 0.0),
             noise=place.get("noise"),
+            steps_before=place.get("steps_before", 0.0),
         )
 
     @property

@@ -33,20 +33,54 @@ def gain_of(batch: range, reference_batch: int, efficiency: float) -> Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingGoal:
-    """The end of training: `epochs` epochs, by progress or as read, of `steps` steps of the job's own batch each."""
+    """The end of training: `epochs` epochs, by progress or as read, or `total_steps` steps where `epochs` is None.
 
-    epochs: int
-    dataset_samples: int
-    steps: int
+    `total_samples` and `total_steps` are those to the end with the job's own batch. `dataset_samples` is the length of
+    an epoch; None: the data have no epochs.
+    """
+
+    total_samples: int
+    total_steps: int
     by_progress: bool
+    epochs: int | None = None
+    dataset_samples: int | None = None
+
+    @classmethod
+    def of_epochs(cls, epochs: int, dataset_samples: int, batch: int, *, by_progress: bool) -> TrainingGoal:
+        """Return the goal of `epochs` epochs with steps of `batch` samples."""
+        return cls(
+            total_samples=epochs * dataset_samples,
+            total_steps=epochs * -(-dataset_samples // batch),
+            by_progress=by_progress,
+            epochs=epochs,
+            dataset_samples=dataset_samples,
+        )
+
+    @classmethod
+    def of_steps(
+        cls, steps: int, dataset_samples: int | None, batch: int, *, by_progress: bool
+    ) -> TrainingGoal:
+        """Return the goal of `steps` steps of `batch` samples; the last step of an epoch takes the rest of it."""
+        samples = steps * batch
+        if dataset_samples is not None:
+            epochs, rest = divmod(steps, -(-dataset_samples // batch))
+            samples = epochs * dataset_samples + min(rest * batch, dataset_samples)
+        return cls(
+            total_samples=samples,
+            total_steps=steps,
+            by_progress=by_progress,
+            dataset_samples=dataset_samples,
+        )
 
     @property
-    def total_samples(self) -> int:
-        """Samples in all epochs, read once each."""
-        return self.epochs * self.dataset_samples
+    def counts_steps(self) -> bool:
+        """True if training ends after a number of steps instead of epochs."""
+        return self.epochs is None
 
-    def reached(self, epoch: int, progress: float) -> bool:
-        """Return True if training is over at `progress` reference samples, in `epoch`."""
+    def reached(self, epoch: int, progress: float, reference_steps: float) -> bool:
+        """Return True if training is over, in `epoch`, at `progress` reference samples or `reference_steps`."""
+        if self.epochs is None:
+            return reference_steps >= self.total_steps * (1.0 - _ROUNDING)
         if not self.by_progress:
             return epoch >= self.epochs
         return progress >= self.total_samples * (1.0 - _ROUNDING)
@@ -56,7 +90,7 @@ class TrainingGoal:
     ) -> Clock:
         """Return the clock of learning-rate schedules, which end with training although its last step may go beyond."""
         if self.by_progress:
-            reference_steps = min(reference_steps, float(self.epochs * self.steps))
+            reference_steps = min(reference_steps, float(self.total_steps))
             progress = min(progress, float(self.total_samples))
         return Clock(steps, reference_steps, samples, progress, within_step)
 

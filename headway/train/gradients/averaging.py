@@ -132,6 +132,7 @@ class Gradients:
     def replicate(self, peers: Peers) -> None:
         """Average with these peers from now on."""
         self.detach()
+        self.broken = False
         if self._shards:
             self._peers = peers
             self.model.set_forward(self._forward_sharded)
@@ -359,7 +360,8 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
             result = closure() if closure is not None else None
             skipped_in = gradients.batch_number
             return result
-        if not gradients.is_complete():
+        # If another optimizer has stepped with the gradient, this one must, too.
+        if not gradients.stepped and not gradients.is_complete():
             return None  # the batch will be repeated with the remaining peers
         with scaled(optimizer, gradients.lr_factor):
             result = step(closure)

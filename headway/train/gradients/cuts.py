@@ -95,7 +95,7 @@ class Survey:
             before = frozenset(index for index in range(len(self.parameters)) if mask >> index & 1)
             after = sum(1 for layer in self._layers if not layer & before)
             found.append(Cut(module, after / len(self._layers), before))
-        # Of equal cuts the last module leaves the least to compute. Modules are recorded in the order of their calls.
+        # Modules are recorded in the order of their calls: among equal cuts, the last leaves the least to compute.
         ordered = sorted(enumerate(found), key=lambda one: (one[1].depth, -one[0]))
         candidates = [cut for _, cut in ordered if cut.before and cut.depth > 0.0]
         separates: dict[int, bool] = {}

@@ -114,12 +114,13 @@ class StateSync:
         else:
             self._check_signatures(mine, offers, source)
             place = self._transfer(peers, offers, source, place)
-        mine_now = pickle.dumps((batching.state(), place.excess, place.extra_steps))
+        mine_now = pickle.dumps((batching.state(), place.excess, place.extra_steps, place.steps_before))
         # From a peer with the same job and the same code.
-        plan, excess, extra_steps = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
+        plan, excess, extra_steps, steps_before = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
         batching.take_over(plan)
         # Ranks at one position may have computed its progress and noise from different messages.
-        place = replace(place, excess=excess, extra_steps=extra_steps, noise=batching.noise_state)
+        counted = {"excess": excess, "extra_steps": extra_steps, "steps_before": steps_before}
+        place = replace(place, **counted, noise=batching.noise_state)
         self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position
         return place
 

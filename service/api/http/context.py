@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
@@ -79,6 +80,8 @@ class ApiContext:
     """Identity provider for sign-ins; None if users sign in with tokens only."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     """Metrics of this process itself."""
+    admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Lock of this process for submits of jobs that are promised slots."""
     begin_trace: Callable[[str, str | None], BegunTrace | None] = no_trace
     """Function from a new job's id and the request's `traceparent` to its trace; None: no trace."""
 

@@ -199,7 +199,7 @@ def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
         Fact(
             "Progress",
             percent(share) if share is not None else short(done.samples),
-            done.epochs_text or total,
+            done.position_text or total,
             share,
         ),
         ends,

@@ -218,11 +218,15 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A job that succeeded: its work in samples (`JobProgress.work_done`), and the seconds from its first start to its end."""
+    """A job that succeeded: its work in samples (`JobProgress.work_done`), and the seconds from its first start to its end.
+
+    `converged_samples` is the work at which its loss curve had converged (`JobProgress.loss_curve`); None if unknown.
+    """
 
     job_class: str
     samples: float
     run_s: float
+    converged_samples: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,9 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
 
 def _reported(progress: JobProgress, message: Progress) -> dict[str, Any]:
     samples = message.steps * (message.global_batch or 1)
+    unnumbered = progress.source is ProgressSource.SCRIPT or message.train_steps is not None
     return {
-        "epoch": None if progress.source is ProgressSource.SCRIPT else message.epoch,
+        "epoch": None if unnumbered else message.epoch,
         "samples": message.samples,
         "total_samples": message.total_samples,
         "samples_per_s": samples / message.step_s_sum
@@ -83,6 +84,8 @@ def _reported(progress: JobProgress, message: Progress) -> dict[str, Any]:
         "progress": message.progress,
         "total_progress": message.total_progress,
         "dataset_samples": message.dataset_samples,
+        "train_step": message.train_step,
+        "train_steps": message.train_steps,
         "efficiency": _efficiency(progress, message),
     }
 

@@ -182,12 +182,16 @@ def complete_switch(life: Life, message: Switched) -> Life:
         return life
     coming = life.generations[switch.generation]
     how = "checkpoint" if not switch.lost and _is_whole_move(before, coming.members) else "live"
+    progress = before.progress
+    if how == "checkpoint":
+        progress = progress.model_copy(update={"restarted_at": life.now})
     grew = bool(switch.ready_s)
     life = life.without_allocation(before.generation).with_job(
         replace(
             before,
             generation=switch.generation,
             allocation=coming.slots,
+            progress=progress,
             switch=None,
             growth_failures=0 if grew else before.growth_failures,
             grow_after=None if grew else before.grow_after,

@@ -15,6 +15,7 @@ from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.jobs import JobState
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.cluster.spot_rate import FAILURES_PER_H, TOGETHER, checkpoint_losses_per_h
+from service.domain.jobs.first_step import has_begun
 from service.domain.jobs.job import Job
 from service.domain.jobs.membership import Members, nodes_of
 from service.domain.life.life import Life
@@ -75,15 +76,10 @@ def _listens(job: Job) -> bool:
         and job.switch is None
         and job.spec.checkpoint.every == "auto"
         and job.progress.source is ProgressSource.LIBRARY
-        and _has_begun(job)
+        and has_begun(job)
     )
 
 
-def _has_begun(job: Job) -> bool:
-    """Return True if the present ranks have taken a step, which shows whether they change in place."""
-    return job.live or job.progress.begun_generation == job.generation
-
-
 def _losses_per_h(job: Job, machines: list[float], together: list[float]) -> float:
-    in_place = job.live or (job.follows_orders and not _has_begun(job))
+    in_place = job.live or (job.follows_orders and not has_begun(job))
     return checkpoint_losses_per_h(machines, in_place=in_place, together=min(together, default=TOGETHER))

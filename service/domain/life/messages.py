@@ -25,6 +25,7 @@ from service.domain.jobs.progress import after_message
 from service.domain.life.changes import complete_switch, member_left, newcomer_ready
 from service.domain.life.effects import CallRound, RefreshPages
 from service.domain.life.life import Life
+from service.domain.perf.convergence import after_loss
 from service.domain.perf.goal_target import after_report
 
 
@@ -55,7 +56,7 @@ def message_taken(life: Life, who: Born, message: Message, *, vacated_at: dateti
     that. Frequent messages about progress are gathered by `service.usecases.reports.training` instead.
     """
     before = life.job.progress
-    progress = after_report(before, after_message(before, message), message)
+    progress = after_loss(before, after_report(before, after_message(before, message), message), message)
     begun = progress.begun_generation != before.begun_generation
     # A live job changes in place, so a first step of its new members does not end a start.
     if begun and life.running is not None and not life.job.live:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from headway.contract.spec import Resize
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
 from service.domain.cluster.pools import slots_of
+from service.domain.jobs.first_step import is_before_first_step
+from service.domain.jobs.job import size_of
 from service.domain.jobs.lifecycle import JobEvent, advance
 from service.domain.jobs.resumption import stop_text
 from service.domain.life.changes import give_up, halt_switch
@@ -82,8 +84,11 @@ def resume(life: Life) -> Life:
     return life.advanced(JobEvent.RESUME, reason=Reason.USER_REQUEST, message="resumed; waits for slots")
 
 
-def resize(life: Life, slots: int | None) -> Life:
+def resize(life: Life, slots: int | None, *, force: bool = False) -> Life:
     """Fix the job's size at `slots`, or (None) let the scheduler choose it again.
+
+    Before the first step of its ranks, the job keeps its slots until that step, and then changes in place if
+    it can. With `force` it stops at once, and waits for slots of the new size.
 
     Raises:
         InvalidField: the spec does not allow this size.
@@ -97,7 +102,9 @@ def resize(life: Life, slots: int | None) -> Life:
         raise InvalidField("slots", f"the job file allows {allowed} slots, not {slots}; see elastic.sizes")
     if elastic.resize is Resize.NEVER and job.generation > 0:
         raise IllegalTransition(f"job {job.name} has elastic.resize: never; submit it again at another size.")
-    if slots == job.pinned_size:
+    waits = is_before_first_step(job) and slots is not None and slots != size_of(job.allocation)
+    stops = force and waits
+    if slots == job.pinned_size and not stops:
         return life
     life = _without_other_size(life, slots)
     life = life.with_job(replace(life.job, pinned_size=slots))
@@ -106,7 +113,12 @@ def resize(life: Life, slots: int | None) -> Life:
         if slots is None
         else f"size fixed at {slots_of(slots, None)} by request"
     )
-    return life.noted("resize_requested", message=message, data={"slots": slots}).having(CallRound())
+    if stops:
+        message = f"{message}; restarts before its first step"
+    elif waits:
+        message = f"{message}; changes after its first step"
+    life = life.noted("resize_requested", message=message, data={"slots": slots}).having(CallRound())
+    return vacate(life, None, reason=Reason.USER_REQUEST, message=message) if stops else life
 
 
 def prioritize(life: Life, priority: int) -> Life:

@@ -19,11 +19,10 @@ from headway.contract.spec import Goal
 from headway.contract.values.targets import target_rule
 from headway.contract.views.forecasts import TargetProgress
 from headway.contract.views.jobs import JobProgress
+from service.domain.perf.convergence import WINDOW, spaced
 from service.domain.perf.throughput import PERCENTILE_90
-from service.domain.policies.framework.loss_curve import MAX_POINTS, MIN_POINTS, fit_loss
+from service.domain.policies.framework.loss_curve import MIN_POINTS, fit_loss
 
-WINDOW: Final = 3
-"""Number of values whose median counts."""
 _LEAST_SPREAD: Final = 0.1
 """Smallest standard deviation of the logarithm of the forecast work to the target."""
 _MOST_AHEAD: Final = 100.0
@@ -114,7 +113,7 @@ def _with_value(target: TargetProgress, samples: int, work: float, value: float)
         return target.model_copy(update={"recent": recent, "falls": falls})
     present = statistics.median(recent)
     reached = present <= target.value if falls else present >= target.value
-    points = _spaced(target.points, work, present)
+    points = spaced(target.points, work, present)
     update: dict[str, Any] = {
         "recent": recent,
         "present": present,
@@ -126,20 +125,6 @@ def _with_value(target: TargetProgress, samples: int, work: float, value: float)
         p50, p90 = forecast_target(points, target.value, falls=falls)
         update |= {"expected_work": p50, "expected_work_p90": p90}
     return target.model_copy(update=update)
-
-
-def _spaced(points: list[list[float]], work: float, value: float) -> list[list[float]]:
-    """Return the points with another one, unless it is too close to the last one.
-
-    Their distance is at least a sixteenth of their span, so a curve is fitted rarely, however often the script
-    reports.
-    """
-    if len(points) >= MIN_POINTS and work - points[-1][0] < (points[-1][0] - points[0][0]) / MAX_POINTS:
-        return points
-    before = [one for one in points if one[0] < work]
-    if len(before) >= MAX_POINTS:
-        before = before[::2]
-    return [*before, [work, value]]
 
 
 def forecast_target(

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from headway.contract.values.devices import slots_by_kind
+from service.domain.perf.convergence import converged_work, spaced
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import FloatArray, IntArray
 from service.simulation.model.world import USUAL_RESTART_S, Application, BadInput, BatchStages, Steps
@@ -70,7 +71,8 @@ def data_folder() -> Path:
 def read_application(folder: Path, configurations: Configurations) -> Application:
     """Return the application whose profiles are in `folder`, on the given configurations. Raise BadInput."""
     name = folder.name
-    batches, progress, iterations, noise_scale = _read_validation(folder, EPOCHS.get(name))
+    batches, progress, iterations, noise_scale, loss = _read_validation(folder, EPOCHS.get(name))
+    boundaries = np.concatenate(([0.0], batches[0] * progress[0]))
     tried = np.geomspace(batches[0], batches[-1], BATCHES)
     gain = _interpolated(batches, np.diff(progress, prepend=0.0) / np.diff(iterations, prepend=0.0), tried)
     curves = {kind: _read_curves(folder, kind) for kind in configurations.kinds}
@@ -105,7 +107,7 @@ def read_application(folder: Path, configurations: Configurations) -> Applicatio
         runs = chosen > 0
         return Application(
             name=name,
-            boundaries=np.concatenate(([0.0], batches[0] * progress[0])),
+            boundaries=boundaries,
             goodput=chosen,
             restart_s=RESTART_S.get(name, USUAL_RESTART_S),
             steps=Steps(
@@ -119,6 +121,7 @@ def read_application(folder: Path, configurations: Configurations) -> Applicatio
                 max_local=max_local,
                 stages=None if at_reference is None else stages,
             ),
+            converged=_converged(boundaries, loss),
             at_reference=at_reference,
         )
 
@@ -128,12 +131,15 @@ def read_application(folder: Path, configurations: Configurations) -> Applicatio
 
 def _read_validation(
     folder: Path, epochs: int | None
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return global batches (B,), progress and iterations (B, E) at the end of each epoch, and noise scales (E,)."""
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return global batches (B,), progress and iterations (B, E) at the end of each epoch, noise scales and losses (E,).
+
+    The losses are those of the smallest batch.
+    """
     files = sorted(folder.glob("validation-*.csv"), key=_batch_of)
     if not files:
         raise BadInput(f"{folder}: has no validation-*.csv")
-    tables = [read_table(file, ("progress", "iteration", "grad_sqr", "grad_var")) for file in files]
+    tables = [read_table(file, ("progress", "iteration", "metric", "grad_sqr", "grad_var")) for file in files]
     epochs = epochs or min(len(table["progress"]) for table in tables)
     for file, table in zip(files, tables, strict=True):
         if len(table["progress"]) < epochs:
@@ -149,7 +155,25 @@ def _read_validation(
     # The file has the variance of the gradient of a batch. The variance for one sample is larger by the batch
     # size.
     noise_scale = np.where(known, batches[0] * var / np.where(known, sqr, 1.0), np.nan)
-    return batches, progress, iterations, noise_scale
+    return batches, progress, iterations, noise_scale, _loss(tables[0]["metric"][:epochs])
+
+
+def _loss(metric: FloatArray) -> FloatArray:
+    """Return the distance (E,) of a metric from its best value: 0 if it falls, otherwise 1, or 100 for percentages."""
+    if metric[-1] < metric[0]:
+        return metric
+    return (1.0 if metric.max() <= 1.0 else 100.0) - metric
+
+
+def _converged(boundaries: FloatArray, loss: FloatArray) -> FloatArray:
+    """Return the work (E + 1,) at which the curve of the losses (E,) that are known at each boundary converges."""
+    points: list[list[float]] = []
+    found = np.full(len(boundaries), np.nan)
+    for epoch, (work, value) in enumerate(zip(boundaries[1:].tolist(), loss.tolist(), strict=True), start=1):
+        before, points = points, spaced(points, work, value)
+        new = None if points is before else converged_work(points, work / epoch)
+        found[epoch] = found[epoch - 1] if new is None else new
+    return found
 
 
 def _batch_of(file: Path) -> int:

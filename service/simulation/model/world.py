@@ -128,6 +128,8 @@ class Application:
             phases or in none.
         restart_s: Seconds of a checkpoint, a start and a load.
         steps: Measurements that its ranks would make; None: steps of one fixed batch at the speed of `goodput`.
+        converged: Reference samples at which the loss curve that it has reported by each boundary converges, NaN without a
+            curve (E + 1,); None: it reports no loss.
         end_s: Seconds for which it keeps its slots after its last step: a last checkpoint, the end of its processes.
         at_reference: The same application at the batch that the user wrote; None if it has no other batch.
     """
@@ -137,6 +139,7 @@ class Application:
     goodput: FloatArray
     restart_s: float
     steps: Steps | None = None
+    converged: FloatArray | None = None
     end_s: float = 0.0
     at_reference: Application | None = None
 

@@ -247,6 +247,7 @@ class _Run:
             requested_slots=self._requested[rows],
             job_class=self._classes.job_class[rows],
             done=jobs.done_before[rows] + progress,
+            converged=jobs.converged_at(rows, phase),
             finished=self._classes.finished,
         )
 

@@ -21,26 +21,26 @@ class FinishedClasses:
         names = [world.applications[one.application].name for one in world.arrivals]
         order = {name: index for index, name in enumerate(dict.fromkeys([*names, *world.ended]))}
         self.job_class = np.array([order[name] for name in names], dtype=np.int64)
-        self._latest: dict[int, deque[tuple[float, float]]] = {}
+        self._latest: dict[int, deque[tuple[float, float, float]]] = {}
         for name, ended in world.ended.items():
             for work, run_s in ended:
-                self._add(order[name], work, run_s)
+                self._add(order[name], work, run_s, np.nan)
         self.finished = self._finished()
         """The ended jobs, for the next round."""
 
     def end(self, rows: IntArray) -> None:
         """Add the jobs `rows` (n,), which have just ended."""
         jobs = self._jobs
-        for row in rows.tolist():
+        for row, beyond in zip(rows.tolist(), jobs.beyond(rows).tolist(), strict=True):
             run_s = float((jobs.before_s[row] + jobs.served_s[row]).sum())
-            self._add(int(self.job_class[row]), float(jobs.done_before[row] + jobs.total[row]), run_s)
+            self._add(int(self.job_class[row]), float(jobs.done_before[row] + jobs.total[row]), run_s, beyond)
         if len(rows):
             self.finished = self._finished()
 
-    def _add(self, job_class: int, work: float, run_s: float) -> None:
-        self._latest.setdefault(job_class, deque(maxlen=OWN_JOBS)).append((work, run_s))
+    def _add(self, job_class: int, work: float, run_s: float, beyond: float) -> None:
+        self._latest.setdefault(job_class, deque(maxlen=OWN_JOBS)).append((work, run_s, beyond))
 
     def _finished(self) -> FinishedJobs:
         ended = [(job_class, *one) for job_class, latest in self._latest.items() for one in latest]
-        job_class, work, run_s = np.array(ended, dtype=np.float64).reshape(len(ended), 3).T
-        return FinishedJobs(job_class=job_class.astype(np.int64), work=work, run_s=run_s)
+        job_class, work, run_s, beyond = np.array(ended, dtype=np.float64).reshape(len(ended), 4).T
+        return FinishedJobs(job_class=job_class.astype(np.int64), work=work, run_s=run_s, beyond=beyond)

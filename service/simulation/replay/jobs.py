@@ -24,6 +24,7 @@ class Tables:
     Attributes:
         boundaries: Reference samples at the boundaries of the phases (A, E + 1).
         goodput: Reference samples per second (A, E, C).
+        converged: Work at which the loss curve of an application converges, as known at each boundary (A, E + 1); NaN if unknown.
         clock_s: Seconds of training until each boundary (A, E + 1, C), infinite where the application cannot run.
         phases: Number of phases (A,).
     """
@@ -35,12 +36,16 @@ class Tables:
         most = int(self.phases.max(initial=1))
         self.boundaries = np.zeros((len(applications), most + 1))
         self.goodput = np.zeros((len(applications), most, columns))
+        self.converged = np.full((len(applications), most + 1), np.nan)
         for index, one in enumerate(applications):
             phases = len(one.goodput)
             self.boundaries[index] = one.boundaries[-1]
             self.boundaries[index, : phases + 1] = one.boundaries
             self.goodput[index] = one.goodput[-1]
             self.goodput[index, :phases] = one.goodput
+            if one.converged is not None:
+                self.converged[index] = one.converged[-1]
+                self.converged[index, : phases + 1] = one.converged
         runs = self.goodput > 0
         work = np.diff(self.boundaries, axis=1)[:, :, None]
         phase_s = np.where(runs, work / np.where(runs, self.goodput, 1.0), np.inf)
@@ -115,6 +120,16 @@ class ReplayJobs:
         application = self.application[rows]
         passed = (self._tables.boundaries[application] <= done[:, None]).sum(axis=1) - 1
         return np.asarray(np.clip(passed, 0, self._tables.phases[application] - 1))
+
+    def converged_at(self, rows: IntArray, phase: IntArray) -> FloatArray:
+        """Return the work (n,) at which the loss curves of the jobs, so far reported, converge; NaN without one."""
+        return np.asarray(self.stretch[rows] * self._tables.converged[self.application[rows], phase])
+
+    def beyond(self, rows: IntArray) -> FloatArray:
+        """Return the work of the whole jobs (n,) over that at which their loss curves converged; NaN without one."""
+        return np.asarray(
+            self.total[rows] / self.converged_at(rows, self._tables.phases[self.application[rows]])
+        )
 
     def leased(self, rows: IntArray, phase: IntArray, now_s: float, rules: ContentionRules) -> BoolArray:
         """Return whether each job (n,), in these phases (n,), has yet to run for a lease or an epoch on its column."""

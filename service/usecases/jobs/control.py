@@ -53,15 +53,19 @@ async def resume(tx: Transaction, job_id: str, *, launch: Launch, now: datetime)
     return (await apply(tx, life.job, requests.resume(life))).job
 
 
-async def resize(tx: Transaction, job_id: str, slots: int | None, *, launch: Launch, now: datetime) -> Job:
+async def resize(
+    tx: Transaction, job_id: str, slots: int | None, *, force: bool = False, launch: Launch, now: datetime
+) -> Job:
     """Fix the job's size at `slots`, or (None) let the scheduler choose it again.
+
+    With `force`, a job that has not made its first step restarts now, instead of waiting for that step.
 
     Raises:
         InvalidField: the spec does not allow this size.
         IllegalTransition: the job has ended, or never changes size.
     """
     life = await _locked(tx, job_id, launch, now)
-    return (await apply(tx, life.job, requests.resize(life, slots))).job
+    return (await apply(tx, life.job, requests.resize(life, slots, force=force))).job
 
 
 async def prioritize(tx: Transaction, job_id: str, priority: int, *, launch: Launch, now: datetime) -> Job:

@@ -89,6 +89,9 @@ class Jobs(Protocol):
         Raise NameTaken, or InvalidField if the project does not exist.
         """
 
+    async def lock_admissions(self) -> None:
+        """Wait until no other transaction admits a job that is promised slots; hold that lock until this one ends."""
+
     async def lock(self, job_id: str) -> Job:
         """Return the job, locked until the transaction ends. `job_id` may be a name. Raise NotFound if it does not exist."""
 

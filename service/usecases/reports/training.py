@@ -18,6 +18,7 @@ from service.domain.jobs.membership import Crew
 from service.domain.jobs.progress import after_message, within_names
 from service.domain.life.life import Launch, Life, crew_of
 from service.domain.life.targets import finish_at_target
+from service.domain.perf.convergence import after_loss
 from service.domain.perf.goal_target import after_report, has_reached
 from service.domain.perf.milestones import reached_milestone
 from service.usecases.jobs.life import apply, load_generations, load_life
@@ -74,7 +75,7 @@ class PendingWrites:
         if isinstance(message, Metrics):
             message = within_names(job.progress, message)
         before = job.progress
-        progress = after_report(before, after_message(before, message), message)
+        progress = after_loss(before, after_report(before, after_message(before, message), message), message)
         if progress != before:
             job = replace(job, progress=progress)
             self._jobs[job.id] = job

@@ -1,4 +1,4 @@
-"""What only looking at processes can tell."""
+"""Facts that only the process table can tell."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _kill(pid: int) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
+    """Return whether the process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

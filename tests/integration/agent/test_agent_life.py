@@ -1,4 +1,4 @@
-"""What happens to ranks when the agent, its launcher, the service or Redis fail."""
+"""Ranks live on or end as they should when the agent, its launcher, the service or Redis fail."""
 
 from __future__ import annotations
 

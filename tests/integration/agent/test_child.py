@@ -1,4 +1,4 @@
-"""What becomes of a fork that does not come to its script."""
+"""A fork that does not come to its script ends and is reported."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ NO_GROUPS = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgro
 
 
 def _attack(stub: StubService, agent: AgentProcess, tmp_path: Path) -> dict[str, Any]:
-    """What an attacker beside a victim could do."""
+    """Return the outcome of each attack on a victim on the same host."""
     agent.start()
     stub.wait_for(lambda: stub.reports)
     victim = stub.add_bundle({"train.py": VICTIM})

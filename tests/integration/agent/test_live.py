@@ -104,7 +104,7 @@ class LiveJob:
         return [int(word) for word in line.split()[1:]]
 
     def switched(self, generation: int) -> list[tuple[int, int, int]]:
-        """Who has switched to it, as (born generation, born rank, rank now)."""
+        """Return the members that have switched to the generation, as (born generation, born rank, rank now)."""
         return sorted(
             (one.generation, one.rank, one.message["rank"])
             for one in self.stub.of(self.name, RankMessage)
@@ -121,7 +121,7 @@ class LiveJob:
         return [slot for entry in entries if entry.slots is not None for slot in entry.slots]
 
     def wholly_released(self, generation: int) -> bool:
-        """Whether everything up to this generation was."""
+        """Return whether everything up to this generation is released."""
         return any(one.slots is None for one in self.stub.of(self.name, Released, generation))
 
     def wait_released(self, generation: int) -> None:

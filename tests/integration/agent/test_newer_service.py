@@ -1,4 +1,4 @@
-"""What a newer service says that this agent does not know keeps it from nothing else, and is never said to be done."""
+"""An agent ignores unknown parts of a newer service's messages, and never reports them as done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stack leaves on a machine: the processes that have to do with its data folder."""
+"""Processes that a stack leaves on a machine: those that refer to its data folder."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def leases(client: Client) -> dict[str, tuple[datetime | None, datetime | None]]
 
 
 def provider(data: Path) -> dict[str, tuple[datetime | None, datetime | None]]:
-    """What the folders of the machines say."""
+    """Return begin and end of each machine, from its folder."""
     found = {}
     for folder in machine_folders(data / "machines"):
         lease, ended = folder.lease, folder.ended()

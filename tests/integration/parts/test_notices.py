@@ -1,4 +1,4 @@
-"""What a host hears of its being taken away, and what it does about its runs by itself."""
+"""A host learns that it will be taken away, and stops its runs by itself where it must."""
 
 from __future__ import annotations
 

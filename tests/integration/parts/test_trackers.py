@@ -17,7 +17,7 @@ from tests.unit.headway.train.trackers.test_trackers import at
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows: for each tag the steps and the values."""
+    """Return TensorBoard's steps and values by tag."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = reader.EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()

@@ -1,4 +1,4 @@
-"""What the API ought to say: a model of jobs and nodes, simple enough to be believed.
+"""A model of jobs and nodes that predicts the API's answers, simple enough to be believed.
 
 The model knows states, counts and refusals. What only a round can know (who gets slots, who is moved) it takes from the
 answer, and asks whether that was legal.

@@ -41,7 +41,7 @@ class Browser:
 
     def __init__(self, service: httpx.AsyncClient, outside: httpx.AsyncClient) -> None:
         self.sub = "ada"
-        """Who signs in at the provider."""
+        """Subject of the person who signs in at the provider."""
         self.service = service
         self._outside = outside
 

@@ -115,7 +115,7 @@ class Cast:
         return {"kind": kind, "job_id": self.job_id, "generation": generation, **fields}
 
     def message(self, who: Born, kind: str, generation: int, rank: int | None = None, **fields: Any) -> Any:
-        """What a process says as a member of `generation` (with the rank that it was started with, if None)."""
+        """Return the message of a process as a member of `generation`. `rank`: default, the rank of its start."""
         said = {"type": kind, "rank": who[1] if rank is None else rank, "generation": generation, "at_s": 1e9}
         return self.entry(who[0], "rank_message", rank=who[1], message={**said, **fields})
 

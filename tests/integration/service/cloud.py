@@ -20,7 +20,7 @@ class Crash(BaseException):
 
 @dataclass
 class Instance:
-    """What there really is."""
+    """A machine that exists at the provider."""
 
     external_id: str
     machine_id: str

@@ -43,7 +43,7 @@ Done = TypeVar("Done")
 
 @dataclass
 class Life:
-    """What is left of a process: so many steps."""
+    """The rest of a process's life, in steps."""
 
     steps_left: float
     over: bool = False
@@ -94,7 +94,7 @@ class Mortal:
         self._life = Life(math.inf)
         self._action: asyncio.Future[Any] | None = None
         self.forget: list[Callable[[], None]] = []
-        """What is called when a process dies: its memory goes with it."""
+        """Functions to call when a process dies, since its memory goes with it."""
 
     def step(self) -> None:
         self.steps += 1
@@ -107,7 +107,7 @@ class Mortal:
             raise
 
     async def persist(self, action: Callable[[], Awaitable[Done]], restart_s: float = 0.0) -> Done:
-        """What comes of the action, begun again and again, `restart_s` later each, until somebody lives to say so."""
+        """Repeat the action, each time `restart_s` later, until no process dies in it; return its result."""
         for attempt in range(MOST_ATTEMPTS):
             self._life = self.lives.begin(attempt)
             others = asyncio.all_tasks()
@@ -318,7 +318,7 @@ def _empty_folder(folder: Path) -> None:
 
 
 async def outcome(world: World) -> str:
-    """What has become of everything, as lines, without ids and times: the same whoever died meanwhile."""
+    """Return the state of everything as lines, without ids and times: it must not depend on who died."""
     queries = {
         "job": "SELECT name, state, reason, generation, newest_generation, attempt, preemptions,"
         " infrastructure_failures, user_errors, pinned_size, pause_requested, live,"
@@ -354,7 +354,7 @@ async def outcome(world: World) -> str:
 
 
 async def check(world: World) -> None:
-    """What must be true whenever nobody is at work."""
+    """Check the invariants that hold whenever no process is at work."""
     assert (
         await world.rows(
             "SELECT node_id, slot FROM slot_grants WHERE released_at IS NULL GROUP BY 1, 2 HAVING count(*) > 1"

@@ -23,7 +23,7 @@ class Hand:
     world: World
     agent: Agent
     runs: dict[str, RunCommand] = field(default_factory=dict)
-    """What runs now, by the id of its job."""
+    """Present run of each job, by its id."""
     begun: list[tuple[str, int]] = field(default_factory=list)
     """Every generation that was ever begun here, by job."""
 

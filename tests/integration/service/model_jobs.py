@@ -1,4 +1,4 @@
-"""What the model of the API knows of a job."""
+"""Jobs in the model of the API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDINGS = ("killed", "failed", "stopped", "done")
 
 @dataclass
 class Job:
-    """What the model knows of a job."""
+    """A job as the model knows it."""
 
     id: str
     name: str

@@ -59,7 +59,7 @@ class Somebody:
     project: str = ""
 
     def may(self, operation: Operation) -> bool:
-        """What the description promises."""
+        """Return whether the API's description allows the operation."""
         if self.role is None:
             return False
         if operation.role == "any":
@@ -70,7 +70,7 @@ class Somebody:
         return enough and (not operation.about_red or self.project in {"red", EVERYWHERE})
 
     def is_enough_for(self, operation: Operation) -> bool:
-        """Whether the role is enough, where it is."""
+        """Return whether the role is sufficient where it holds."""
         order = [*Role]
         return self.role is not None and order.index(self.role) >= order.index(Role(operation.role or ""))
 

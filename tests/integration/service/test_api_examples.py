@@ -138,7 +138,7 @@ WITHHELD = {
     "url": "/auth/link?code=hw_...",
     "redis_url": "redis://headway-NODE:PASSWORD@redis:6379/0",
 }
-"""What was given to the recording is nobody's secret, and looks like one."""
+"""Replacements for values that look like secrets. The recorded ones are nobody's."""
 
 
 def short(value: Any) -> Any:

@@ -123,7 +123,7 @@ class Maker:
         return kind()
 
     def _stranger(self) -> Bad:
-        """Who has no token, or none that works, asks for what there is, rightly or not."""
+        """Return a request without a token that works, for an operation of any kind."""
         operation = self._random.choice(self._all)
         token = self._random.choice([*self._unknown, self._forged(), self._forged()])
         if operation.role is None and token == "join-token":
@@ -199,7 +199,7 @@ class Maker:
 
 
 async def everything(harness: Harness) -> dict[str, Any]:
-    """What is stored, but for when tokens were used last."""
+    """Return all rows, without the times at which tokens were last used."""
     async with harness.service.database.engine.begin() as connection:
         return {
             table: (

@@ -34,7 +34,7 @@ class Times:
         await self.look()
 
     async def look(self) -> None:
-        """What the loop does that looks at the clock."""
+        """Read the clock, as the loop of the clock does."""
         clock = self.harness.service.clock
         clock._read = self._said
         await clock.look()

@@ -30,7 +30,7 @@ async def harness(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIte
 
 
 async def told(harness: Harness, script: Script, lives: Lives) -> tuple[str, int, int]:
-    """What has come of the script, and how many steps and deaths there were."""
+    """Return the outcome of the script, and the numbers of steps and deaths."""
     async with world_of(harness, lives) as world:
         await script(world)
         await check(world)
@@ -41,7 +41,7 @@ _calm: dict[Script, tuple[str, int]] = {}
 
 
 async def undisturbed(harness: Harness, script: Script) -> tuple[str, int]:
-    """What comes of the script when nobody dies, and how many steps it has."""
+    """Return the outcome of the script without deaths, and its number of steps."""
     if script not in _calm:
         outcome_, steps, _ = await told(harness, script, Drawn())
         _calm[script] = outcome_, steps

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +12,7 @@ import pytest
 
 from headway.contract.views.forecasts import DeadlineVerdict, PlanView
 from headway.contract.views.jobs import JobState, JobView
-from tests.integration.service.conftest import Agent, Harness, entry
+from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings
 from tests.integration.service.test_life_of_a_job import progress, start, stop
 
 TOTAL = 320_000
@@ -136,6 +138,20 @@ async def test_an_accepted_job_is_returned_again_when_its_deadline_is_no_longer_
     assert (other.status_code, other.json()["code"]) == (409, "deadline_refused")
     assert "gpt-8" in other.json()["detail"]
     assert (await accepted(harness, "gpt-8", "key", goal=wanted)).id == first.id
+
+
+async def test_two_simultaneous_submits_are_not_promised_the_same_slots(
+    harness: Harness, database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    await known_class(harness)
+    wanted = await tight(harness, admit="reject")
+    settings = make_settings(database_url, redis_url, f"file://{tmp_path}/storage")
+    async with harness_of(settings) as other:
+        answers = await asyncio.gather(
+            *(submitted(api, f"gpt-{8 + at}", goal=wanted) for at, api in enumerate([harness, other] * 4))
+        )
+    assert sorted(one.status_code for one in answers) == [201, *[409] * 7]
+    assert {one.json()["code"] for one in answers if one.status_code == 409} == {"deadline_refused"}
 
 
 async def test_slots_that_become_free_in_time_are_feasible_from_then_on(harness: Harness) -> None:

@@ -47,7 +47,7 @@ async def harness(database_url: str, redis_url: str, tmp_path: Path, issuer: str
 
 
 def confirm(url: str) -> None:
-    """What somebody does in a browser: confirm the code, sign in, consent."""
+    """Confirm the code in a browser, sign in and consent."""
     with httpx.Client(follow_redirects=True) as browser:
         page = browser.get(url)
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""What the service tells browsers, and what it takes from a network: heads, bodies, certificates."""
+"""The service's answers to browsers, and its limits on requests: headers, bodies, certificates."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def listening(
 
 
 async def said(port: int, *pieces: bytes) -> bytes:
-    """What the server says until it hangs up. Pieces are sent one after the other, as long as it listens."""
+    """Return the server's bytes until it hangs up. Pieces are sent in turn, as long as it listens."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         for one in pieces:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest_asyncio
 
 from headway.contract.views.jobs import JobState, Reason
+from service.domain.jobs.first_step import STEP_WITHIN_S
 from service.domain.life.changes import READY_WITHIN_S, SWITCHED_WITHIN_S
 from service.usecases.nodes.expire import HEARD_WITHIN_S
 from tests.integration.service.cast import Cast
@@ -278,3 +279,64 @@ async def test_a_job_that_wants_restarts_is_never_changed_in_place(cast: Cast) -
     assert not run.live
     await cast.resize(2)
     assert cast.stops() == {("alpha", 1, 0, "checkpoint")}
+
+
+async def unbegun(cast: Cast) -> None:
+    """A job whose rank has a process and has called `headway.init`, and has made no step."""
+    await cast.join(alpha=2)
+    await cast.harness.submit(elastic={"min": 1, "max": 2})
+    await cast.turn()
+    await cast.news("alpha", cast.entry(1, "ranks_started", how="zygote"))
+    await cast.say((1, 0), "hello", 1)
+    assert (await cast.job()).state is JobState.RUNNING
+
+
+async def test_a_resize_before_the_first_step_waits_and_is_then_made_in_place(cast: Cast) -> None:
+    await unbegun(cast)
+    await cast.resize(2)
+    job = await cast.job()
+    assert (job.state, job.size, cast.stops()) == (JobState.RUNNING, 1, set())
+    assert "2 cpu slots once its ranks have made their first step" in job.present
+    await cast.say((1, 0), "first_step", 1, samples=32, live=True)
+    await cast.turn()
+    assert (await cast.job()).state is JobState.RESIZING
+    await cast.ready((2, 1))
+    await cast.switch(2)
+    job = await cast.job()
+    assert (job.size, job.attempt, cast.stops()) == (2, 1, set())
+
+
+async def test_a_resize_waits_for_the_first_step_for_a_limited_time(cast: Cast) -> None:
+    await unbegun(cast)
+    await cast.resize(2)
+    cast.harness.clock.skipped += timedelta(seconds=STEP_WITHIN_S)
+    await cast.turn()
+    assert cast.stops() == {("alpha", 1, 0, "checkpoint")}
+
+
+async def test_a_forced_resize_restarts_before_the_first_step(cast: Cast) -> None:
+    await unbegun(cast)
+    await cast.resize(2)
+    answer = await cast.harness.post("jobs/job/resize", {"slots": 2, "force": True})
+    assert (answer.status_code, answer.json()["state"]) == (202, "RESIZING")
+    await cast.deliver()
+    assert cast.stops() == {("alpha", 1, 0, "checkpoint")}
+    await cast.stopped(1)
+    await cast.turn()
+    assert (list(cast.started(2)), await cast.held()) == (["alpha"], 2)
+
+
+async def test_a_round_leaves_a_job_without_a_step_as_it_is(cast: Cast) -> None:
+    await cast.join(alpha=2)
+    await cast.harness.submit(elastic={"min": 1, "max": 2})
+    await cast.harness.post("jobs/job/resize", {"slots": 2})
+    await cast.turn()
+    await cast.news("alpha", cast.entry(1, "ranks_started", how="zygote"))
+    await cast.harness.post("jobs/job/resize", {"slots": None})
+    await cast.harness.submit("urgent", priority=90)
+    await cast.turn()
+    assert ((await cast.job()).state, cast.stops()) == (JobState.RUNNING, set())
+    await cast.say((1, 0), "first_step", 1, samples=32, live=True)
+    await cast.turn()
+    assert cast.members(2) == {(1, 0): 0}, "it shrinks in place for the other job"
+    assert cast.stops() == set()

@@ -1,4 +1,4 @@
-"""What many nodes say at once of processes that start and end."""
+"""Many nodes report starts and ends of processes at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOBS = 4
 
 @dataclass(frozen=True)
 class Part:
-    """What an agent runs."""
+    """A run on one agent."""
 
     agent: Agent
     run: RunCommand

@@ -1,4 +1,4 @@
-"""What a process counts, read from `/metrics` as Prometheus reads it."""
+"""Counts of a process, read from `/metrics` as Prometheus reads it."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def folder_of(step: int) -> bytes:
 
 
 async def short_job(cluster: Cluster, step: int) -> None:
-    """Of its own folder, on a node that is there for this step only."""
+    """Run a short job with a folder of its own, on a node that exists for this step only."""
     harness, guest = cluster.harness, f"guest-{step}"
     cluster.agents[guest] = await harness.join(guest, slots=1, kind="a100")
     uploaded = (await harness.client.post("/api/v1/bundles", content=folder_of(step))).json()

@@ -45,7 +45,7 @@ async def test_what_is_left_is_progress_and_takes_its_time(cast: Cast) -> None:
     assert job.progress.work_share == pytest.approx(0.5)
     assert job.progress.efficiency == pytest.approx(2 / 3)
     assert job.progress.time_left_s == pytest.approx(50_000 / 1280 * 1.5)
-    assert job.progress.epochs_text == "epoch 5.0 of 10 (progress), 6.0 read"
+    assert job.progress.position_text == "epoch 5.0 of 10 (progress), 6.0 read"
     found = await forecast_of(cast)
     assert found.work.samples == 50_000
     (present,) = [one for one in found.configurations if Mark.PRESENT in one.marks]

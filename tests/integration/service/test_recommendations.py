@@ -1,5 +1,6 @@
-"""What to rent and what is on offer, over the real service: with an empty cluster, with measured jobs, and with providers that
-answer, fail and answer again.
+"""Recommendations and offers of the real service.
+
+The cluster is empty or has measured jobs, and providers answer, fail and answer again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recurring jobs in a running service: ended jobs of a class tell how long the next one takes."""
+"""Jobs of unknown length in a running service: ended jobs of a class, and loss curves, tell how long one takes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from headway.contract.agents import RunCommand
 from headway.contract.views.jobs import JobState, Reason
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings, run_of
 from tests.integration.service.test_life_of_a_job import message, stop
@@ -76,3 +77,66 @@ async def test_of_two_equal_waiting_jobs_the_one_of_the_shorter_class_goes_first
     first, later = (short, long) if recurs else (long, short)
     assert (await harness.job(first)).state is JobState.STARTING
     assert (await harness.job(later)).state is JobState.PENDING
+
+
+EPOCH = 1_000
+EPOCHS = 20
+"""Number of epochs for which `train_with_losses` reports."""
+
+
+async def train_with_losses(agent: Agent, run: RunCommand, fall: float) -> None:
+    """Report `EPOCHS` epochs at the usual speed, with a loss of 1 / (fall * epochs + 0.5)."""
+    step_s = 32 / SPEED
+    steps = {"steps": 200, "step_s_sum": 200 * step_s, "step_s_squares": 200 * step_s**2}
+    plan = {"total_samples": None, "global_batch": 32, "local_batch": 32, "accumulation": 1}
+    await agent.report(
+        entry("ranks_started", run, how="spawn"),
+        entry("rank_message", run, **message("first_step", run.generation, samples=32)),
+    )
+    for epoch in range(1, EPOCHS + 1):
+        at = {"epoch": epoch, "samples": epoch * EPOCH}
+        loss = {"loss": 1.0 / (fall * epoch + 0.5)}
+        await agent.report(
+            entry("rank_message", run, **message("progress", run.generation, **at, **steps, **plan)),
+            entry("rank_message", run, **message("metrics", run.generation, **at, values=loss)),
+        )
+
+
+async def converged(harness: Harness, name: str) -> float:
+    curve = (await harness.job(name)).progress.loss_curve
+    assert curve is not None
+    assert curve.converged_work is not None
+    return curve.converged_work
+
+
+@pytest.mark.parametrize(("fast", "slow"), [("first", "second"), ("second", "first")])
+async def test_of_two_new_classes_the_one_whose_loss_converges_sooner_goes_first(
+    harness: Harness, fast: str, slow: str
+) -> None:
+    """An ended job trained three and a half times as far as to convergence. Both others have done equal work."""
+    agent = await harness.join("alpha", slots=2)
+    await harness.submit("ended", **ONE_SLOT)
+    await harness.turn()
+    run = run_of(await agent.commands())
+    await train_with_losses(agent, run, 0.25)
+    await skip(harness, agent, 200.0)
+    await agent.report(entry("rank_message", run, **message("completed", run.generation, samples=64_000)))
+    await stop(agent, run, exit_code=0, completed=True)
+    runs = {}
+    for name in ("first", "second"):
+        await harness.submit(name, **ONE_SLOT)
+        await harness.turn()
+        runs[name] = run_of(await agent.commands())
+        await train_with_losses(agent, runs[name], 0.25 if name == fast else 0.025)
+    assert await converged(harness, fast) == await converged(harness, "ended")
+    assert await converged(harness, slow) > 1.3 * await converged(harness, fast)
+    await skip(harness, agent, 200.0)
+    await harness.post("nodes/alpha/drain")
+    await harness.turn()
+    await agent.commands()
+    for run in runs.values():
+        await stop(agent, run)
+    await harness.join("beta", slots=1)
+    await harness.turn()
+    assert (await harness.job(fast)).state is JobState.STARTING
+    assert (await harness.job(slow)).state is JobState.PENDING

@@ -30,7 +30,7 @@ TYPE = "c5.xlarge"
 
 
 class Account:
-    """What there really is, asked for without faults."""
+    """The account at EC2, asked without faults."""
 
     def __init__(self, rig: Ec2Rig) -> None:
         self.ec2 = rig.clients.ec2
@@ -46,7 +46,7 @@ class Account:
         self.ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
 
     def leave_an_orphan(self, name: str) -> None:
-        """Of another installation under the same name, whose database is lost."""
+        """Start a machine of another installation with the same name, whose database is lost."""
         tags = [{"Key": "headway:cluster", "Value": CLUSTER}, {"Key": "headway:machine", "Value": name}]
         self.ec2.run_instances(
             ImageId="ami-12c6146b",
@@ -95,7 +95,7 @@ class Stage:
 
 
 def faults(rng: random.Random) -> list[Fault]:
-    """What goes wrong in a pass."""
+    """Return the faults of a pass."""
     actions = ["RunInstances", "DescribeInstances", "TerminateInstances", "DescribeSpotPriceHistory"]
     kinds: list[dict[str, Any]] = [
         {"status": 500, "code": "InternalError"},

@@ -1,4 +1,4 @@
-"""What is started again, and how often."""
+"""Jobs are started again after some failures, and as often as they may be."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Scene:
         return await self.ask(f"agents/{self.rogue.joined.node_id}/reports", body)
 
     async def picture(self) -> Any:
-        """What must not change."""
+        """Return the state that a rogue agent must not change."""
         job = await self.harness.job(self.job.id)
         events = (await self.harness.client.get(f"/api/v1/jobs/{self.job.id}/events")).json()["items"]
         return job.state, job.generation, job.progress, [one["kind"] for one in events]

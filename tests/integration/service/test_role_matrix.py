@@ -58,7 +58,7 @@ async def test_a_role_that_is_too_small_or_elsewhere_is_refused(harness: Harness
 
 
 async def test_a_role_that_is_enough_gets_in(harness: Harness) -> None:
-    """What is read is there; what is changed is not refused for who asks, be it that its state forbids it."""
+    """A sufficient role reads each object, and no change is refused for its role, though perhaps for the state."""
     cast, operations, agent = await prepare(harness)
     last = ("delete_project", "delete_user", "cancel_job", "delete_budget")
     for operation in sorted(operations, key=lambda one: (one.id in last, one.method != "GET")):

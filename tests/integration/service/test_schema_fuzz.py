@@ -28,7 +28,7 @@ from tests.integration.service.serving import serving
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 2
-"""Of each operation for each token: making them takes most of the time."""
+"""Requests for each operation and token: making them takes most of the time."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def robot(api: Api, role: Role) -> str:
 
 
 def failures_of(operation: schemathesis.schemas.APIOperation[Any, Any, Any], token: str) -> list[str]:
-    """What is wrong with the answers to some requests for an operation, by the bearer of a token."""
+    """Return the defects of the answers to some requests for an operation with a token."""
     found: list[str] = []
 
     @given(case=operation.as_strategy())

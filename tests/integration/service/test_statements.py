@@ -1,4 +1,4 @@
-"""What a round and a report cost, in statements: bounds that fail when somebody makes them dearer."""
+"""Bounds on the statements of a round and of a report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PER_START = 7
 PER_PIECE = 4
 """Jobs, nodes and quarantines that are looked at, decisions."""
 PER_ROUND = 3
-"""What a round with jobs asks more than one without."""
+"""Statements of a round with jobs beyond those of one without."""
 
 
 async def test_a_start_costs_few_statements_on_however_many_nodes(harness: Harness) -> None:

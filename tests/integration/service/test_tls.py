@@ -80,7 +80,7 @@ async def test_stores_are_reached_by_tls_once_their_authority_is_trusted(stores:
         await leadership.resign()
     finally:
         await service.close()
-    # What a service reports of the connection is what Postgres sees behind the relay: only the way to it is encrypted here.
+    # PostgreSQL is behind the relay and sees a plain connection: only the way to the relay is encrypted here.
 
 
 async def test_stores_whose_authority_is_not_trusted_are_not_spoken_to(
@@ -139,7 +139,7 @@ def test_settings_of_tls_go_together_and_name_files(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_documentation_make_certificates_that_work(tmp_path: Path) -> None:
-    """What docs/tls.md tells to type, typed."""
+    """The commands of docs/tls.md run as they are written."""
     blocks = re.findall(r"```bash\n(# certificates.*?)```", DOCS.read_text(), re.DOTALL)
     assert len(blocks) == 1
     subprocess.run(["bash", "-euc", blocks[0]], cwd=tmp_path, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""What ranks say of training: taken in for many nodes at a time, and as if for each by itself."""
+"""Reports of training of many nodes, ingested together, have the effect of each alone."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def drawn(rng: random.Random, run: RunCommand, sequence: int) -> dict[str, Any]:
 
 
 async def outcome(harness: Harness, runs: list[tuple[Agent, RunCommand]]) -> list[Any]:
-    """What the database knows of training, but for who it is about."""
+    """Return the rows about training, without the ids of jobs."""
     queries = (
         "SELECT progress FROM jobs WHERE id = :job",
         "SELECT generation, global_batch, steps, step_s_sum, step_s_squares, local_batch FROM measurements"

@@ -1,4 +1,4 @@
-"""What is another project's cannot be seen: every answer of every route that reads, made from the API's description."""
+"""Objects of other projects are invisible in every answer of every route that reads, by the API's description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a world is made of, from the events and measurements of a run of the live system."""
+"""Worlds for the simulator, from the events and measurements of a live run."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_job_that_adapts_its_batch_has_the_measured_stages() -> None:
 
 
 def test_a_replay_climbs_as_the_run_did() -> None:
-    """Of 3,200 samples 1,600 are trained in 100 steps of 16, and the others in 50 steps of 32."""
+    """The replay trains 1,600 of 3,200 samples in 100 steps of 16, and the others in 50 steps of 32."""
     batches = {(1, 16): 0.1, (1, 32): 0.18}
     end_s = 0.6 - 0.1 + 100 * 0.1 + 0.25
     one = seen("adaptive", 0.0, end_s - 0.25, end_s, batches, *STARTS, noise_scale=math.inf)

@@ -1,4 +1,4 @@
-"""What benchmarks conclude from the times that they are given."""
+"""Conclusions of benchmarks from given times."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ TOKEN = "hw_" + "a" * 40
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """What is logged as JSON; afterwards all is as before."""
+    """Yield the stream of a JSON log; restore logging afterwards."""
     before, handlers = structlog.get_config(), logging.getLogger().handlers
     stream = io.StringIO()
     log_as_json(stream, partial(_with_ids, "node-a"))

@@ -114,7 +114,7 @@ def snapshot_of(
 
 
 def served(job: Job) -> Served:
-    """What a job has had that has held slots of a CPU since its state began."""
+    """Return the use of a job that has held CPU slots since its state began."""
     age_s = (NOW - job.state_since).total_seconds()
     return Served({"cpu": age_s}, age_s)
 
@@ -124,7 +124,7 @@ wild_floats = st.one_of(
     st.floats(),
     st.sampled_from([0.0, -1.0, 5e-324, 1e-300, 1e300, 1.7e308, float("inf"), float("nan")]),
 )
-"""What a broken or malicious script could make of a measurement."""
+"""Values that a broken or malicious script could put into a measurement."""
 
 
 @st.composite

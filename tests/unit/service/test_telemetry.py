@@ -1,4 +1,4 @@
-"""What a process of the service counts, and where a scheduler answers those who ask."""
+"""Counts of a process of the service, and the address at which a scheduler serves them."""
 
 from __future__ import annotations
 

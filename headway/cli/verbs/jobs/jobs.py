@@ -79,6 +79,12 @@ def resize(
     slots: Annotated[
         str, typer.Argument(metavar="N|auto", help="fixed number of slots; auto: the scheduler chooses")
     ],
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="restart a job that has not made its first step, instead of waiting for it"
+        ),
+    ] = False,
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -87,7 +93,7 @@ def resize(
         raise typer.BadParameter(f"{slots!r} is neither a number nor auto", param_hint="N|auto")
     size = None if slots == "auto" else int(slots)
     with of(context).connect_in(project) as client:
-        view = client.resize(job, size)
+        view = client.resize(job, size, force=force)
     fixed = f"is fixed at {size} {'slot' if size == 1 else 'slots'}"
     effect = "will have the size that the scheduler chooses" if size is None else fixed
     _acknowledge(context, output, view, effect)

@@ -53,6 +53,7 @@ _INSERT = Statement(
 
 The statement locks the row of the project, so that the project exists until the commit.
 """
+_ONE_ADMISSION = Statement("SELECT pg_advisory_xact_lock(hashtext('headway admissions'))")
 _SAVE_PRIORITY = Statement(
     "UPDATE jobs SET spec = jsonb_set(spec, '{priority}', to_jsonb(CAST(:priority AS integer))) WHERE id = :id"
 )
@@ -169,6 +170,9 @@ class PostgresJobs(StoredHistory, Jobs):
         if stored[0].id is not None:
             return Submitted(job, request_digest, created=True)
         return await self._submitted_before(job.spec.project, idempotency_key)
+
+    async def lock_admissions(self) -> None:
+        await self._session.fetch(_ONE_ADMISSION)
 
     async def _explain_conflict(
         self, error: UniqueViolationError, job: Job, idempotency_key: str | None

@@ -110,7 +110,8 @@ _ENDED_RUNS = text(
         ) AS other
     )
     SELECT job_class, coalesce({_WORK}, 0) AS samples,
-        greatest(0, extract(epoch FROM finished_at - started_at))::float AS run_s
+        greatest(0, extract(epoch FROM finished_at - started_at))::float AS run_s,
+        CAST(progress #>> '{{loss_curve,converged_work}}' AS float) AS converged_samples
     FROM latest ORDER BY submitted_at, id
     """  # noqa: S608
 )
@@ -243,7 +244,7 @@ async def _ended_runs(session: Session, jobs: Iterable[Job]) -> tuple[EndedRun, 
     """Return the ended jobs that predict the work of the jobs of unknown length; without any, no query."""
     classes = {class_of(job.spec) for job in jobs if job.progress.work_total is None}
     rows = await session.rows(_ENDED_RUNS, {"classes": sorted(classes)}) if classes else []
-    return tuple(EndedRun(row.job_class, row.samples, row.run_s) for row in rows)
+    return tuple(EndedRun(row.job_class, row.samples, row.run_s, row.converged_samples) for row in rows)
 
 
 async def _orders(session: Session, now: datetime) -> Orders:

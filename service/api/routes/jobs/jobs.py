@@ -37,10 +37,9 @@ from service.domain.jobs.job import Job
 from service.domain.jobs.logs import CURSOR
 from service.domain.shared.errors import InvalidField
 from service.usecases.jobs import control
-from service.usecases.jobs.deadlines import outlook_at_submit
+from service.usecases.jobs.admission import admit
 from service.usecases.jobs.explanations import explain_job
 from service.usecases.jobs.forecasts import forecast_job
-from service.usecases.jobs.submit import submit
 from service.usecases.ports.jobs import JobFilter
 from service.usecases.storage.checkpoints import list_checkpoints
 
@@ -60,20 +59,17 @@ async def submit_job(
     caller.require(Role.USER, spec.project)
     now = context.now()
     job_id = new_id("j", now)
-    outlook = await outlook_at_submit(
-        context.transactions, spec, usd_per_slot_h=context.usd_per_slot_h, now=now
+    submitted = await admit(
+        context.transactions,
+        context.admissions,
+        spec,
+        caller=caller,
+        job_id=job_id,
+        idempotency_key=idempotency_key,
+        usd_per_slot_h=context.usd_per_slot_h,
+        now=now,
+        trace=context.begin_trace(job_id, request.headers.get("traceparent")),
     )
-    async with context.transactions.begin() as tx:
-        submitted = await submit(
-            tx,
-            spec,
-            caller=caller,
-            job_id=job_id,
-            idempotency_key=idempotency_key,
-            now=now,
-            trace=context.begin_trace(job_id, request.headers.get("traceparent")),
-            outlook=outlook,
-        )
     headers = {"Location": f"/api/v1/jobs/{submitted.job.id}"}
     return as_json(_fresh_view(submitted.job), 201 if submitted.created else 200, headers)
 
@@ -170,7 +166,7 @@ async def resume_job(context: Context, job: OwnJob) -> Response:
 @router.post("/{job}/resize", operation_id="resize_job", **_CONTROL)
 async def resize_job(context: Context, job: OwnJob, request: ResizeRequest) -> Response:
     """Fix the job's size, or let the scheduler choose it again (null)."""
-    return await _controlled(context, job, partial(control.resize, slots=request.slots))
+    return await _controlled(context, job, partial(control.resize, slots=request.slots, force=request.force))
 
 
 @router.patch("/{job}", operation_id="change_job", response_model=JobView, **needs(Role.USER))

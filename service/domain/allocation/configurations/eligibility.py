@@ -13,12 +13,10 @@ from headway.contract.spec import Resize
 from headway.contract.values.devices import mix_name
 from headway.contract.views.jobs import JobState
 from service.domain.cluster.snapshot import SlotKey, Snapshot, allocation_of
+from service.domain.jobs.first_step import SILENT_S
 from service.domain.jobs.job import Job, size_of
 from service.domain.jobs.retries import LONGEST_BACKOFF_S
 from service.domain.jobs.survival import LONGEST_GROWTH_BACKOFF_S
-
-SILENT_S = 20.0
-"""Run time in seconds without a measurement after which a job is assumed never to send one: its script is plain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

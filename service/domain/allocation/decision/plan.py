@@ -41,6 +41,7 @@ from service.domain.allocation.placement.cluster_layout import places_of
 from service.domain.allocation.placement.pacing import OptionalChange, orders_of, put_off
 from service.domain.allocation.placement.placement import Placement, PlacementStep
 from service.domain.cluster.snapshot import Orders, SlotKey, Snapshot, allocation_of
+from service.domain.jobs.first_step import awaits_first_step
 from service.domain.jobs.job import Allocation, size_of
 from service.domain.perf.mixed import expected_samples, mixes_of
 from service.domain.policies.framework.policy import Choices, Policy
@@ -221,8 +222,11 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], facts: WaitingF
                 why = why_unpaid(case, facts) or why_at_quota(case.round, case.row, facts.quotas) or why
             return _decision(case, Action.VACATE, {}, why)
         return _decision(case, Action.WAIT, {}, why_wait(case, facts))
-    if placement.allocation == current:
-        return _decision(case, Action.KEEP, current, why_keep(case))
+    waits = holding.whole and awaits_first_step(job, case.round.snapshot.now)
+    if placement.allocation == current or waits:
+        until = "its ranks have made their first step"
+        why = why_keep(case) if placement.allocation == current else why_put_off(case, until)
+        return _decision(case, Action.KEEP, current, why)
     if holding.size and backs_off(job, case.round.snapshot) and not _within(placement.allocation, current):
         rest = _survivors(case)
         if rest:

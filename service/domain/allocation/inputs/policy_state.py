@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from headway.contract.views.jobs import JobProgress
 from service.domain.allocation.inputs.round import Round
 from service.domain.cluster.snapshot import LedgerTotals, Snapshot
 from service.domain.jobs.job import Job, class_of
+from service.domain.perf.convergence import LOSS, epoch_samples
 from service.domain.policies.framework.policy import (
     Policy,
     RoundHistory,
@@ -27,8 +27,6 @@ from service.domain.policies.framework.policy import (
 
 _LONGEST_S = 3600.0
 """Maximum time in seconds between rounds; after a longer gap the spending in between is unknown."""
-LOSS = "loss"
-"""Name of the metric that policies take for the training loss."""
 _LEDGER_WINDOW = timedelta(days=1)
 """Time after which the ledger query starts from a later hour."""
 
@@ -73,19 +71,13 @@ def _history(round_: Round) -> RoundHistory:
 
 
 def _reports(jobs: Sequence[Job]) -> TrainingReports:
-    """Return the reports of the scripts. On average half of the present epoch is done."""
+    """Return the reports of the scripts."""
     progress = [job.progress for job in jobs]
     return TrainingReports(
         done=np.array([float(one.work_done) for one in progress]),
         loss=np.array([one.metrics.get(LOSS, math.nan) for one in progress]),
-        epoch_samples=np.array([_epoch_samples(one) for one in progress]),
+        epoch_samples=np.array([epoch_samples(one) for one in progress]),
     )
-
-
-def _epoch_samples(progress: JobProgress) -> float:
-    if progress.dataset_samples is not None:
-        return float(progress.dataset_samples)
-    return progress.samples / (progress.epoch + 0.5) if progress.epoch else math.nan
 
 
 def _usd_per_h(snapshot: Snapshot, given: RoundInput, elapsed_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,7 +29,15 @@ def finished_jobs(ended: Sequence[EndedRun], jobs: Sequence[Job], worth: FloatAr
         job_class=np.array([index[one.job_class] for one in ended], dtype=np.int64),
         work=np.array([one.samples * present.get(one.job_class, 0.0) for one in ended], dtype=np.float64),
         run_s=np.array([one.run_s for one in ended], dtype=np.float64),
+        beyond=np.array([_beyond(one) for one in ended], dtype=np.float64),
     )
+
+
+def converged_samples(jobs: Sequence[Job]) -> FloatArray:
+    """Return the samples (J,) at which the loss curves of the present jobs converge; NaN without a curve."""
+    losses = [job.progress.loss_curve for job in jobs]
+    known = [None if one is None else one.converged_work for one in losses]
+    return np.array([math.nan if one is None else one for one in known], dtype=np.float64)
 
 
 def ended_by_class(
@@ -40,3 +49,7 @@ def ended_by_class(
         for one, work, run_s in zip(ended, finished.work.tolist(), finished.run_s.tolist(), strict=True):
             by_class[one.job_class] = (*by_class.get(one.job_class, ()), (work, run_s))
     return by_class
+
+
+def _beyond(ended: EndedRun) -> float:
+    return ended.samples / ended.converged_samples if ended.converged_samples else math.nan

@@ -22,7 +22,7 @@ from service.domain.allocation.inputs.notes import (
     is_young,
     notes_of,
 )
-from service.domain.allocation.inputs.recurring import finished_jobs
+from service.domain.allocation.inputs.recurring import converged_samples, finished_jobs
 from service.domain.allocation.inputs.searching import Searches, searches_of
 from service.domain.allocation.knapsack.problem import Row
 from service.domain.allocation.knapsack.solver import solve
@@ -98,12 +98,14 @@ class Round:
             digest.update(np.ascontiguousarray(one).tobytes())
         for name in ("current", "weight", "waited_s", "served_slot_s", "changes", "change_s", "remaining"):
             digest.update(getattr(given, name).tobytes())
-        for factor in (given.thrift, given.share, given.done):
+        for factor in (given.thrift, given.share, given.done, given.converged):
             if factor is not None:
                 digest.update(factor.tobytes())
         if given.finished is not None:
             for one in (given.finished.job_class, given.finished.work, given.finished.run_s):
                 digest.update(one.tobytes())
+            if given.finished.beyond is not None:
+                digest.update(given.finished.beyond.tobytes())
         for claim in self.tenancy.claims:
             digest.update(f"{claim.project} {claim.wanted}".encode())
         return digest.hexdigest()
@@ -196,6 +198,7 @@ def _given(
         ),
         job_class=job_classes(jobs),
         done=np.array([float(job.progress.work_done) for job in jobs]) * worth,
+        converged=converged_samples(jobs) * worth,
         finished=finished_jobs(scope.snapshot.ended_runs, jobs, worth),
     )
 

@@ -67,11 +67,14 @@ class FinishedJobs:
             have further indices.
         work: (E,) reference samples of the whole job.
         run_s: (E,) seconds that the job held slots; 0 if unknown.
+        beyond: (E,) work of the whole job over that at which its loss curve converged (`RoundInput.converged`); NaN if
+            unknown. None if all are unknown.
     """
 
     job_class: IntArray
     work: FloatArray
     run_s: FloatArray
+    beyond: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,8 @@ class RoundInput:
             job must have slots.
         firm: (J,) running jobs that keep slots whatever others would gain from them; None if there are none.
         done: (J,) reference samples that the job has done, NaN if unknown; None if all are unknown.
+        converged: (J,) reference samples from the job's start at which its loss curve converges, NaN if unknown; None if all
+            are unknown.
         finished: jobs that ended before; None if nothing is known about them.
     """
 
@@ -128,6 +133,7 @@ class RoundInput:
     seats: IntArray | None = None
     firm: BoolArray | None = None
     done: FloatArray | None = None
+    converged: FloatArray | None = None
     finished: FinishedJobs | None = None
 
 

@@ -4,6 +4,10 @@ The total work of a class has a Dirichlet process as its prior (Ferguson, 1973).
 run times over all classes, which in turn has a heavy tail as its prior: a job served for `t` seconds outlasts
 another `u` seconds with probability `(t + 600) / (t + 600 + u)`. Given the work that a job has done, each ended
 job of its class that took more counts as one, and the prior by its part beyond that work.
+
+A job that reports its loss says more of its length than the run times of other classes. Its centre is therefore the
+work at which its loss curve converges, times the distribution over all classes of how far ended jobs trained beyond
+that point (`FinishedJobs.beyond`). No constant says when users stop training: ended jobs show it.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ VALUES: Final = 16
 """Number of equally likely values that stand for the distribution of a job's remaining work."""
 OWN_JOBS: Final = 20
 """Maximum number of ended jobs of a class that count, the latest ones."""
-_RUN_TIMES: Final = 64
-"""Number of equally likely run times that stand for those of all classes."""
+_TYPICAL: Final = 64
+"""Number of equally likely values that stand for the distribution over all classes."""
 _PRIOR_JOBS: Final = 1.0
 """Number of ended jobs of its class that the prior of a job counts as."""
 _TAIL_CLASSES: Final = 1.0
@@ -47,7 +51,8 @@ def work_left(given: RoundInput, per_s: FloatArray) -> FloatArray | None:
     served = finite(given.served_s).sum(axis=1) * per_s
     done = served if given.done is None else np.where(given.done > 0, finite(given.done), served)
     left = np.repeat(finite(given.remaining)[:, None], VALUES, axis=1)
-    left[rows] = _left_of_unknown(finished, given.job_class[rows], done[rows], per_s[rows])
+    converged = None if given.converged is None else given.converged[rows]
+    left[rows] = _left_of_unknown(finished, given.job_class[rows], done[rows], per_s[rows], converged)
     return left
 
 
@@ -65,12 +70,15 @@ def ranks(left_s: FloatArray) -> FloatArray:
 
 
 def _left_of_unknown(
-    finished: FinishedJobs, job_class: IntArray, done: FloatArray, per_s: FloatArray
+    finished: FinishedJobs,
+    job_class: IntArray,
+    done: FloatArray,
+    per_s: FloatArray,
+    converged: FloatArray | None,
 ) -> FloatArray:
     """Return the values (n, VALUES) for jobs of these classes (n,) that have done this work (n,)."""
     own = _totals_of_classes(finished, job_class, per_s)
-    run_s, classes = _run_times(finished)
-    totals = run_s * per_s[:, None]
+    totals, classes = _totals_of_all(finished, per_s, converged)
     scale = _TAIL_S * per_s + done
     tail = scale[:, None] * (1.0 / (1.0 - _QUANTILES) - 1.0)
     of_classes = classes / (classes + _TAIL_CLASSES)
@@ -78,7 +86,7 @@ def _left_of_unknown(
     weight = np.concatenate(
         [
             np.isfinite(own).astype(np.float64),
-            np.full(totals.shape, _PRIOR_JOBS * of_classes / max(len(run_s), 1)),
+            np.repeat(_PRIOR_JOBS * of_classes[:, None] / _TYPICAL, _TYPICAL, axis=1),
             np.repeat(_PRIOR_JOBS * tail_weight[:, None] / VALUES, VALUES, axis=1),
         ],
         axis=1,
@@ -100,20 +108,37 @@ def _totals_of_classes(finished: FinishedJobs, job_class: IntArray, per_s: Float
     return totals
 
 
-def _run_times(finished: FinishedJobs) -> tuple[FloatArray, int]:
-    """Return equally likely run times of a job of any class, and the number of classes with run times.
+def _totals_of_all(
+    finished: FinishedJobs, per_s: FloatArray, converged: FloatArray | None
+) -> tuple[FloatArray, IntArray]:
+    """Return equally likely totals (n, _TYPICAL) that the jobs of all classes suggest, and the number (n,) of classes.
 
-    Every class counts the same, so that a class of many jobs does not hide the others.
+    A job without a loss curve takes as long as ended jobs, and one with a curve trains as far beyond it as they do.
     """
-    known = finished.run_s > 0
-    run_s = finished.run_s[known]
-    _, of, count = np.unique(finished.job_class[known], return_inverse=True, return_counts=True)
-    if not len(run_s):
-        return run_s, 0
-    order = np.argsort(run_s, kind="stable")
+    run_s, timed = _typical(finished.run_s, finished.job_class)
+    totals, classes = run_s * per_s[:, None], np.full(len(per_s), timed)
+    if converged is not None and finished.beyond is not None:
+        beyond, fitted = _typical(finished.beyond, finished.job_class)
+        curved = np.isfinite(converged) & (fitted > 0)
+        totals[curved], classes[curved] = converged[curved, None] * beyond, fitted
+    return totals, classes
+
+
+def _typical(values: FloatArray, job_class: IntArray) -> tuple[FloatArray, int]:
+    """Return equally likely values (_TYPICAL,) of an ended job of any class, and the number of classes with values.
+
+    Every class counts the same, so that a class of many jobs does not hide the others. Values that are not positive
+    are unknown; if all are, so are the results, 0.
+    """
+    known = np.isfinite(values) & (values > 0)
+    if not known.any():
+        return np.zeros(_TYPICAL), 0
+    values = values[known]
+    _, of, count = np.unique(job_class[known], return_inverse=True, return_counts=True)
+    order = np.argsort(values, kind="stable")
     weight = np.cumsum(1.0 / count[of[order]])
-    wanted = (np.arange(_RUN_TIMES) + 0.5) / _RUN_TIMES * weight[-1]
-    return run_s[order][np.searchsorted(weight, wanted)], len(count)
+    wanted = (np.arange(_TYPICAL) + 0.5) / _TYPICAL * weight[-1]
+    return values[order][np.searchsorted(weight, wanted)], len(count)
 
 
 def _quantiles(values: FloatArray, weight: FloatArray) -> FloatArray:

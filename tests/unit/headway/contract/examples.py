@@ -137,7 +137,7 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
     runtime.Progress(
         **_SAID, epoch=1, samples=640, total_samples=6400, steps=10, step_s_sum=1.5, step_s_squares=0.25,
         global_batch=64, local_batch=16, accumulation=2, sync_s_sum=0.1, local_batches=(16, 16, 16, 16),
-        gradient_sqr=0.5, gradient_var=2.5, max_global_batch=128, lr_rule="sqrt",
+        gradient_sqr=0.5, gradient_var=2.5, max_global_batch=128, lr_rule="sqrt", train_step=10, train_steps=100,
     ),
     runtime.BatchChanged(**_SAID, samples=640, global_batch=128, lr_factor=1.4, cause="order"),
     runtime.Metrics(**_SAID, epoch=1, samples=640, values={"loss": 0.5}),

@@ -1,4 +1,4 @@
-"""What the API's description shows as examples is accepted."""
+"""The examples of the API's description are accepted."""
 
 from __future__ import annotations
 

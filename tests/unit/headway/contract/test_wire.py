@@ -1,4 +1,4 @@
-"""What any version that is still supported has said is understood: every frozen message is read, with all of its fields."""
+"""Messages of every supported version are understood: each frozen one is read, with all of its fields."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(name: str, value: Any) -> Any:
 
 
 def lost(old: Any, new: Any, path: str = "") -> list[str]:
-    """What of the old value is not in the new one, which may have more."""
+    """Return the parts of the old value that the new one, which may have more, lacks."""
     if isinstance(old, dict) and isinstance(new, dict):
         return [one for key in old for one in lost(old[key], new.get(key), f"{path}.{key}")]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):

@@ -1,4 +1,4 @@
-"""What rank 0 tells: the plan of a whole step, the audit, and a change of the batch."""
+"""Messages of rank 0: the plan of a whole step, the audit, and a change of the batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def said(folder: Path) -> list[Message]:
 
 def test_progress_says_how_a_step_is_divided(tmp_path: Path) -> None:
     reporter, batching = Reporter(Mailbox(tmp_path, rank=0, generation=1)), batching_of(2)
-    reporter.goal = TrainingGoal(epochs=3, dataset_samples=20, steps=2, by_progress=False)
+    reporter.goal = TrainingGoal.of_epochs(3, 20, 16, by_progress=False)
     reporter.measure(0.5, 0.125)
     reporter.measure(0.25, 0.0)
     reporter.progress(PLACE, batching, is_main=True)
@@ -54,7 +54,7 @@ def test_progress_says_how_a_step_is_divided(tmp_path: Path) -> None:
 
 def test_progress_counts_reference_samples_and_says_where_it_ends(tmp_path: Path) -> None:
     reporter = Reporter(Mailbox(tmp_path, rank=0, generation=1))
-    reporter.goal = TrainingGoal(epochs=3, dataset_samples=20, steps=2, by_progress=True)
+    reporter.goal = TrainingGoal.of_epochs(3, 20, 16, by_progress=True)
     reporter.progress(replace(PLACE, excess=7.5), batching_of(2), is_main=True)
     fixed = Batching(replace(BOUNDS, most_global=None), rank=0, world_size=2)
     reporter.goal = replace(reporter.goal, by_progress=False)

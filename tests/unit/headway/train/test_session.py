@@ -75,9 +75,9 @@ def test_calls_in_the_wrong_order_say_what_is_missing() -> None:
     with pytest.raises(RuntimeError, match=r"call run\.prepare"):
         run.epochs(1)
     loader = run.loader(numbers(3), global_batch=4)
-    with pytest.raises(RuntimeError, match="inside `for epoch in"):
+    with pytest.raises(RuntimeError, match=r"inside `run\.epochs"):
         next(iter(loader))
-    with pytest.raises(RuntimeError, match="one training loader"):
+    with pytest.raises(RuntimeError, match="one source of training data"):
         run.loader(numbers(3), global_batch=4)
     prepared(run)
     with pytest.raises(RuntimeError, match="was called before"):
@@ -85,8 +85,8 @@ def test_calls_in_the_wrong_order_say_what_is_missing() -> None:
     with pytest.raises(ValueError, match="at least 0"):
         run.epochs(-1)
     run.epochs(1)
-    with pytest.raises(RuntimeError, match="was called before"):
-        run.epochs(1)
+    with pytest.raises(RuntimeError, match="was begun before"):
+        run.train_steps(1)
 
 
 def test_the_job_s_batch_overrides_the_script_s() -> None:

@@ -1,4 +1,4 @@
-"""What a provider signs is believed, and nothing else: every claim that could be wrong, wrong once."""
+"""Only claims that a provider signs are believed: each test has one claim wrong."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 class Source:
-    """What a page shows, and how often it was read."""
+    """The value of a page, and a count of its reads."""
 
     def __init__(self) -> None:
         self.value: int | Exception = 1

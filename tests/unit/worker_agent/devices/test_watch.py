@@ -1,4 +1,4 @@
-"""What an agent notices of its devices: faults once each, numbers that stay, and what a probe says."""
+"""Faults of devices, each noticed once; lasting readings; results of probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent finds out about its host, and what it is told."""
+"""Facts that an agent finds out about its host, and those that it is told."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SECRETS = st.lists(PRINTED, min_size=1, max_size=3, unique=True)
 
 
 class Storage:
-    """What the service has of one rank."""
+    """The service's copy of one rank's output."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -39,7 +39,7 @@ class Storage:
 
 
 def written(pieces: Sequence[bytes], env: dict[str, str]) -> tuple[bytes, list[bytes]]:
-    """What is stored after output came in pieces, and what was stored after each of them."""
+    """Return the stored output after all pieces, and after each of them."""
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder) / "job" / "1")
         run.path.mkdir(parents=True)

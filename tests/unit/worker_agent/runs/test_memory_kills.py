@@ -1,4 +1,4 @@
-"""What the kernel counts of its kills for want of memory, and whether a rank's end may be one of them."""
+"""Kills for want of memory, as the kernel counts them, and the ends of ranks that may be some of them."""
 
 from __future__ import annotations
 

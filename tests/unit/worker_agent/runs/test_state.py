@@ -1,4 +1,4 @@
-"""What an agent finds in its folder after a restart, and what it throws away."""
+"""An agent finds its runs in its folder after a restart, and removes the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps an agent from taking ranks to hang."""
+"""Conditions under which an agent does not take ranks to hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules learn from recorded spot markets: the prior of common losses, and the parts of the day."""
+"""The rules learn from recorded spot markets: the prior of common losses, and rates by part of the day."""
 
 from __future__ import annotations
 

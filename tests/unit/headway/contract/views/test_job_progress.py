@@ -57,11 +57,13 @@ def test_work_is_counted_in_the_unit_of_its_end(
             BY_PROGRESS.model_copy(update={"total_progress": None, "total_samples": None}),
             "epoch 7.4 (progress), 9.1 read",
         ),
+        (AS_READ.model_copy(update={"train_step": 740, "train_steps": 1000}), "step 740 of 1,000"),
+        (BY_PROGRESS.model_copy(update={"train_step": 1003, "train_steps": 1000}), "step 1,000 of 1,000"),
         (BY_PROGRESS.model_copy(update={"progress": 999.9}), "epoch 9.9 of 10 (progress), 9.1 read"),
     ],
 )
 def test_users_see_both_counts(progress: JobProgress, expected: str) -> None:
-    assert progress.epochs_text == expected
+    assert progress.position_text == expected
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**9), st.floats(0.1, 1e6))

@@ -238,7 +238,7 @@ def test_a_gradient_that_is_not_finite_says_nothing_of_the_noise(bad: float) -> 
 
 
 def random_agreement(rng: random.Random, local: tuple[int, ...], speeds: list[float]) -> Agreement:
-    """What ranks of these speeds say, and now and then what a broken clock or gradient would."""
+    """Return an agreement of ranks of these speeds, now and then with a broken clock or gradient."""
     broken = rng.choice([None] * 9 + [0.0, math.nan, math.inf, -1.0])
     mean = rng.uniform(0.1, 2.0)
     return Agreement(
@@ -254,7 +254,7 @@ def random_agreement(rng: random.Random, local: tuple[int, ...], speeds: list[fl
 
 
 def views(ranks: list[Batching]) -> set[Any]:
-    """What they have in common, which must be one thing."""
+    """Return the distinct views that ranks have of the batch; there must be one."""
     return {(one.split.global_batch, one.local_batches, one.lr_factor, str(one.noise)) for one in ranks}
 
 

@@ -1,4 +1,4 @@
-"""What ranks say to one another: nothing is lost on the way, and all conclude the same."""
+"""Ranks exchange values without loss, and all conclude the same."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headway.train.data.goal import Gain, TrainingGoal, ends_by_progress, gain_of
 from headway.train.gradients.clock import Clock
 
-GOAL = TrainingGoal(epochs=2, dataset_samples=10, steps=3, by_progress=True)
+GOAL = TrainingGoal.of_epochs(2, 10, 4, by_progress=True)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,24 @@ def test_an_epoch_has_as_many_steps_in_any_batches(samples: int, reference: int,
 def test_training_ends_by_progress_or_by_epochs(
     by_progress: bool, epoch: int, progress: float, reached: bool
 ) -> None:
-    goal = TrainingGoal(epochs=2, dataset_samples=10, steps=3, by_progress=by_progress)
-    assert goal.reached(epoch, progress) is reached
+    goal = TrainingGoal.of_epochs(2, 10, 4, by_progress=by_progress)
+    assert goal.reached(epoch, progress, 0.0) is reached
     assert goal.total_samples == 20
+
+
+@pytest.mark.parametrize(
+    ("steps", "dataset_samples", "total_samples"),
+    [(0, None, 0), (7, None, 28), (0, 10, 0), (2, 10, 8), (3, 10, 10), (4, 10, 14), (7, 10, 24), (2, 3, 6)],
+)
+def test_steps_end_after_their_number_whatever_the_epochs(
+    steps: int, dataset_samples: int | None, total_samples: int
+) -> None:
+    """In steps of 4 samples, of which the last of an epoch takes the rest."""
+    goal = TrainingGoal.of_steps(steps, dataset_samples, 4, by_progress=False)
+    assert (goal.total_samples, goal.total_steps, goal.counts_steps) == (total_samples, steps, True)
+    assert goal.reached(0, 0.0, float(steps))
+    assert steps == 0 or goal.reached(0, 0.0, steps * (1.0 - 1e-10))
+    assert steps == 0 or not goal.reached(9, 99.0, steps - 0.25)
 
 
 @pytest.mark.parametrize(
@@ -88,5 +103,5 @@ def test_another_end_is_refused() -> None:
 def test_schedules_end_with_training_although_its_last_step_goes_beyond() -> None:
     assert GOAL.clock(4, 5.5, 30, 19.0, within_step=True) == Clock(4, 5.5, 30, 19.0, within_step=True)
     assert GOAL.clock(5, 6.5, 40, 21.0) == Clock(5, 6.0, 40, 20.0)
-    as_read = TrainingGoal(epochs=2, dataset_samples=10, steps=3, by_progress=False)
+    as_read = TrainingGoal.of_epochs(2, 10, 4, by_progress=False)
     assert as_read.clock(5, 6.5, 40, 21.0) == Clock(5, 6.5, 40, 21.0)

@@ -1,4 +1,4 @@
-"""Who this rank trains with, without anybody to meet."""
+"""The members of a team, without any peer."""
 
 from __future__ import annotations
 

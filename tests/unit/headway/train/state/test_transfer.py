@@ -70,7 +70,7 @@ class Wire:
         assert not tensors
 
     def done(self) -> bool:
-        """Whether every receiver has got everything."""
+        """Return whether every receiver has everything."""
         return not any(self._read[rank] for rank in self._read if rank)
 
 

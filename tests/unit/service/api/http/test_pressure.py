@@ -1,4 +1,4 @@
-"""Who is worked on when not everybody can be."""
+"""Admission of requests under load."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_no_kind_shuts_out_the_others() -> None:
 
 
 def test_every_kind_finds_a_place_beside_any_one_other() -> None:
-    """What one kind can have leaves places to others."""
+    """The share of each kind leaves places to others."""
     assert CONNECTIONS.requests == PLACES
     assert all(share < PLACES for share in SHARES.values())
     assert Traffic.REPORTS not in SHARES

@@ -1,4 +1,4 @@
-"""What browsers are sent: over any history of a page, whoever applies the changes has the page."""
+"""Fragments sent to browsers: after any history, a browser that applies the changes has the page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def contents(draw: st.DrawFn) -> list[Content]:
 
 
 class Browser:
-    """What the script of the pages does with changes."""
+    """A browser that applies changes as the script of the pages does."""
 
     def __init__(self) -> None:
         self.version = 0

@@ -1,4 +1,4 @@
-"""Who may do what: nobody gains anything by making a token."""
+"""Rights of users and tokens: nobody gains any by making a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node's token is worth, over all ways in which tokens may be renewed, lost and used."""
+"""Validity of a node's tokens, over all ways in which they may be renewed, lost and used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is let in, and where they are sent then."""
+"""People who may sign in, and the pages to which they return."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _pieces = st.sampled_from(
 @example("javascript:alert(1)")
 def test_a_browser_stays_here(path: str) -> None:
     sent = safe_return(path)
-    # What browsers do before they look at a URL: tabs and line ends go, and a backslash is a slash.
+    # Browsers first remove tabs and line ends from a URL, and read a backslash as a slash.
     seen = "".join(mark for mark in sent if mark not in "\t\r\n").strip().replace("\\", "/")
     parts = urlsplit(urljoin(HERE, seen))
     assert (parts.scheme, parts.netloc) == ("https", "headway.example")

@@ -1,4 +1,4 @@
-"""What exits mean, one by one and together."""
+"""Meanings of exits, one by one and together."""
 
 from __future__ import annotations
 

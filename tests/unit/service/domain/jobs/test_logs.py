@@ -48,7 +48,7 @@ def sent_by(rank: int, sendings: list[tuple[int, int, bool, int, int]]) -> tuple
 
 
 def looked_at(reading: LogReading, there: list[Sent], now_us: int) -> list[LogPiece]:
-    """What a listing finds."""
+    """Return the pieces that a listing finds."""
     seen = [one.piece for one in there if one.stored_us <= now_us]
     return sorted((one for one in seen if one.name > reading.list_after), key=lambda one: one.name)
 

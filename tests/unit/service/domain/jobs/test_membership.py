@@ -1,4 +1,4 @@
-"""Who trains together: how one generation's members follow from another's, and what their ends mean."""
+"""Members of a generation follow from those before it, and their ends have meanings."""
 
 from __future__ import annotations
 

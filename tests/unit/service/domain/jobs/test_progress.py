@@ -131,6 +131,9 @@ def adaptive_steps(samples: int = 640, progress: float | None = 530.0, **fields:
         (TRAINED, steps(total_samples=None, max_global_batch=512), {
             "epoch": 3, "samples": 640, "samples_per_s": 320.0, "total_samples": None, "max_global_batch": 512,
         }),
+        (TRAINED, steps(train_step=10, train_steps=100), {
+            "epoch": None, "samples": 640, "samples_per_s": 320.0, "train_step": 10, "train_steps": 100,
+        }),
         (TRAINED, steps(lr_rule="sqrt"), {
             "epoch": 3, "samples": 640, "samples_per_s": 320.0, "lr_rule": "sqrt",
         }),

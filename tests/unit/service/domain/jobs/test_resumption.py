@@ -1,4 +1,4 @@
-"""Whether a script continues after a stop, from the steps that it reports."""
+"""A script's reported steps show whether it continues after a stop."""
 
 from __future__ import annotations
 

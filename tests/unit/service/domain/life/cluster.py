@@ -61,7 +61,7 @@ Report: TypeAlias = RanksStarted | RankExited | Released | RanksHung | Said
 
 @dataclass
 class Agent:
-    """What one node remembers of the commands that it took."""
+    """A node with the commands that it remembers."""
 
     inbox: list[AnyCommand] = field(default_factory=list)
     outbox: list[Report] = field(default_factory=list)
@@ -316,7 +316,7 @@ class Cluster:
         message = kind(rank=rank, generation=generation, at_s=BEGIN.timestamp(), **said)  # type: ignore[arg-type]
         self._report(process.node, Said(key[0], (key[1], key[2]), message))
 
-    # What a test waits for
+    # Waits of tests
 
     def settle(self) -> None:
         """Deliver everything, and let ranks get ready and switch, until nothing moves any more."""

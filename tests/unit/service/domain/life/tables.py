@@ -47,7 +47,7 @@ def host(node_id: str, slots: int = 2) -> HostFacts:
 
 @dataclass
 class Tables:
-    """What the database knows. Every row changes by an effect, and each effect checks what it changes."""
+    """Rows of the database. Each changes by an effect, and each effect checks its row."""
 
     hosts: dict[str, HostFacts]
     now: datetime = BEGIN

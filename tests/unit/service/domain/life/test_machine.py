@@ -124,7 +124,7 @@ class LivesOfJobs(RuleBasedStateMachine):
                 self._move(data, name)
 
     def _choices(self) -> list[tuple[str, str]]:
-        """What a round may decide now, about which job; what it does more often comes more than once."""
+        """Return the possible decisions of a round with their jobs; frequent ones are repeated."""
         choices = {
             JobState.STARTING: ["vacate"],
             JobState.RUNNING: ["move", "move", "move", "batch", "vacate"],

@@ -304,7 +304,7 @@ def test_a_switch_of_another_rank_completes_nothing() -> None:
     assert message_taken(life, (1, 1), replace(switched(), rank=1)) is life
 
 
-# What is not understood, and what says nothing
+# Messages that are refused or change nothing
 
 
 def test_a_message_that_is_refused_leaves_the_job_as_it_is() -> None:

@@ -13,8 +13,8 @@ from headway.contract.runtime import Metrics, Restored
 from headway.contract.spec import Goal
 from headway.contract.views.forecasts import TargetProgress
 from headway.contract.views.jobs import JobProgress
+from service.domain.perf.convergence import WINDOW
 from service.domain.perf.goal_target import (
-    WINDOW,
     after_report,
     forecast_target,
     has_reached,

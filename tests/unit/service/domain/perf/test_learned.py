@@ -161,7 +161,7 @@ def test_a_step_of_several_passes_is_longer_than_its_passes() -> None:
 
 
 def test_measured_synchronisation_is_told_from_compute() -> None:
-    """Of a step of 1 s on two slots, 0.6 s are synchronisation."""
+    """Synchronisation takes 0.6 s of a step of 1 s on two slots."""
     known = learned(measured(2, 64.0, sync_s=0.6)).models.throughput
     unknown = learned(measured(2, 64.0)).models.throughput
     compute = known.alpha_c + 32 * known.beta_c

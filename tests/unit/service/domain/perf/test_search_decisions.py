@@ -176,7 +176,7 @@ def test_the_cost_of_a_visit_to_a_slower_size(
 
 
 def test_a_visit_to_a_faster_but_dearer_size_costs_money_and_saves_time() -> None:
-    """Of a search for cost: 20 steps at 128/s on two slots at $2, and 20 at 100/s on one slot at $1."""
+    """A search for cost compares 20 steps at 128/s on two slots at $2 with 20 at 100/s on one slot at $1."""
     aim = SearchGoal(mode="full", objective="cost")
     found = step([100.0, 128.0], [20.0, 20.0], aim=aim, current=0, left=12_800 - 2560, done=2560.0)
     assert found.target == 0
@@ -345,7 +345,7 @@ def test_the_first_column_may_be_the_held_one() -> None:
 
 
 def test_a_free_configuration_has_no_share_of_dollars() -> None:
-    """Of two kinds, one has no price: the visits to the other one are no share of a run that costs nothing."""
+    """One of two kinds has no price: visits to the other are no share of a run that costs nothing."""
     aim = SearchGoal(mode="full", objective="cost")
     configurations = Configurations(
         kinds=("free", "paid"),

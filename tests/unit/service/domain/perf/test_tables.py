@@ -63,7 +63,7 @@ def goodput_at(models: JobModels, batch: np.ndarray) -> np.ndarray:
 
 
 def consistent(models: JobModels, table: GoodputTable) -> None:
-    """What holds of every table."""
+    """Check the invariants of every table."""
     for one in fields(table):
         values = getattr(table, one.name)
         assert values.shape == (models.adapts.size, WIDTH)

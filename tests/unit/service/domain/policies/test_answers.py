@@ -1,4 +1,4 @@
-"""What budget, elastic-dp, idle-fill and ones have in common: an answer to everything, and always the same one."""
+"""The policies budget, elastic-dp, idle-fill and ones answer every input, and always alike."""
 
 from __future__ import annotations
 

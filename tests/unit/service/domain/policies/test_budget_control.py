@@ -309,7 +309,7 @@ def test_beyond_the_band_mu_itself_is_corrected(ahead_h: float, mu: float) -> No
 
 
 def test_jobs_of_a_mixed_class_keep_their_width() -> None:
-    """Of those that hold slots, the narrow ones are narrow first. Who holds none is in between."""
+    """Running jobs that are narrow stay narrow first, then jobs without slots, and wide jobs last."""
     policy = BudgetPolicy(mu_h_per_usd=1.0, mixed_class=0.0, narrow_share=0.5)
     fields = {"change_s": [0.0] * 4}
 

@@ -1,4 +1,4 @@
-"""What every policy keeps to, whatever it is given."""
+"""Properties that every policy keeps for every input."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_shorter_jobs_have_higher_ranks(shortest_first: float, expected: list[fl
 @pytest.mark.parametrize(
     ("fields", "left"),
     [
-        # Of the 500 s until the next change, a start of 50 s charged twice leaves 500 / 600.
+        # A start of 50 s, charged twice, leaves 500 / 600 of the 500 s until the next change.
         pytest.param({"change_s": [50.0]}, 500 / 600, id="a start"),
         pytest.param({"change_s": [0.0]}, 1.0, id="costs nothing"),
         pytest.param({"change_s": [0.0], "remaining": [0.0]}, 1.0, id="costs nothing at the end"),

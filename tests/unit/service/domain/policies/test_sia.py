@@ -17,7 +17,7 @@ from tests.unit.service.domain.policies.rounds import (
 
 
 def published(round_, choice: np.ndarray, p: float, penalty: float) -> float:
-    """What Sia minimises, term by term."""
+    """Return Sia's objective, term by term."""
     total = 0.0
     for job, column in enumerate(choice):
         if column < 0:

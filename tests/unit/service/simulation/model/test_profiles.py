@@ -91,6 +91,26 @@ def test_a_shape_that_was_never_measured_cannot_be_given(tmp_path: Path) -> None
     assert np.isnan(application.steps.step_s[0, ~runs]).all()
 
 
+@pytest.mark.parametrize("best", [None, 1.0, 100.0], ids=["falls", "share", "percentage"])
+def test_the_metric_is_the_loss_that_jobs_report(tmp_path: Path, best: float | None) -> None:
+    folder = write_profiles(tmp_path / "new")
+    distance = [0.9 / (0.5 * epoch + 0.5) for epoch in range(1, 13)]
+    metric = [one if best is None else best * (1.0 - one) for one in distance]
+    rows = [f"{100 * epoch},{100 * epoch},{one},2,3" for epoch, one in enumerate(metric, start=1)]
+    for batch in (40, 80):
+        (folder / f"validation-{batch}.csv").write_text(
+            "\n".join(["progress,iteration,metric,grad_sqr,grad_var", *rows])
+        )
+    application = read_application(folder, configurations_of((Kind(name="slow", node_slots=(2,) * 4),)))
+    found = application.converged
+    assert found is not None
+    assert found.shape == application.boundaries.shape
+    assert np.isnan(found).tolist() == [True] * 4 + [False] * 9
+    # An epoch lowers the distance by 1 % of the first one, 0.9, where 1 / (0.5 k + 0.5) falls by 0.01.
+    k = found[-1] / 4000.0
+    assert 1 / (0.5 * k + 0.5) - 1 / (0.5 * (k + 1) + 0.5) == pytest.approx(0.01, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
@@ -101,8 +121,16 @@ def test_a_shape_that_was_never_measured_cannot_be_given(tmp_path: Path) -> None
             "placement,local_bsz,step_time,sync_time\n1,1,x,0\n",
             "row 2, column step_time: 'x'",
         ),
-        ("validation-40.csv", "progress,iteration,grad_sqr,grad_var\n1,1,1,1\n", "has 1 rows, and 2 epochs"),
-        ("validation-40.csv", "progress,iteration,grad_sqr,grad_var\n1,1,1,1\n1,2,1,1\n", "must grow"),
+        (
+            "validation-40.csv",
+            "progress,iteration,metric,grad_sqr,grad_var\n1,1,1,1,1\n",
+            "has 1 rows, and 2 epochs",
+        ),
+        (
+            "validation-40.csv",
+            "progress,iteration,metric,grad_sqr,grad_var\n1,1,1,1,1\n1,2,1,1,1\n",
+            "must grow",
+        ),
         ("validation-x.csv", "progress\n", "its name has no global batch"),
     ],
 )

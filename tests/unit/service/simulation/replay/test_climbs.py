@@ -29,7 +29,7 @@ ONE, TWO = 0, 1
 """Columns of one and two slots."""
 STEP_S = np.array([[[1.0, 1.0], [1.5, 1.25], [3.0, 2.0], [6.0, 4.0]]])
 GOODPUT = np.array([[[64.0, 64.0], [80.0, 96.0], [60.0, 120.0], [40.0, 100.0]]])
-"""Of 64, 128, 256 and 512 samples a step: one slot is best at 128, two slots at 256."""
+"""Goodput at 64, 128, 256 and 512 samples a step: one slot is best at 128, two slots at 256."""
 
 
 def world(arrivals: int = 1, *, submit_s: float = 0.0, stages: bool = True) -> World:

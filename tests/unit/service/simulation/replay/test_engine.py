@@ -74,6 +74,19 @@ def test_the_work_of_a_job_stretches_its_phases() -> None:
     assert found.jobs.end_s[0] == pytest.approx(60.0 + 5.0 + 60.0 + 600.0 / 3)
 
 
+def test_policies_see_the_loss_curve_so_far_and_how_far_jobs_train_beyond_it() -> None:
+    scene = world((0.0, SPEEDING), (400.0, SPEEDING))
+    curve = np.array([np.nan, 100.0, 90.0])
+    scene = replace(scene, applications=tuple(replace(one, converged=curve) for one in scene.applications))
+    _, seen = scripted(scene, everyone_gets(0))
+    given = [one[0] for one in seen.rounds]
+    assert np.isnan(given[0].converged[0])
+    first = [one.converged[0] for one in given if one.done[0] >= 60.0]
+    assert first[0] == 100.0
+    beyond = given[-1].finished.beyond
+    assert beyond.tolist() == [360.0 / 90.0]
+
+
 def test_policies_see_the_jobs_that_ended_and_what_present_ones_have_done() -> None:
     scene = world((0.0, STEADY), (70.0, STEADY), (500.0, SPEEDING))
     first, *others = scene.arrivals

@@ -1,4 +1,4 @@
-"""What a process remembers of tokens, and for how long."""
+"""The cache of tokens in a process, and its lifetime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What prices say about a job: which limit binds, and what a little more would be worth to it."""
+"""Prices explain a job: the limit that binds, and the value to it of a little more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What messages make of a job's progress."""
+"""Messages update a job's progress."""
 
 from __future__ import annotations
 

@@ -180,6 +180,11 @@ def test_progress_of_an_adaptive_batch_shows_both_counts():
     assert render.progress(no_total) == "25% 5/20"
 
 
+def test_progress_of_a_script_that_counts_steps():
+    done = JobProgress(samples=740, total_samples=1000, train_step=740, train_steps=1000, samples_per_s=10.0)
+    assert render.progress(done) == "74% step 740 of 1,000"
+
+
 TRACEBACK = "rank 0 exited with code 1; its last lines:\nTraceback:\n  File\nValueError: no data"
 
 

@@ -18,7 +18,7 @@ class Rig:
     def __init__(self, wall: datetime = START) -> None:
         self.elapsed_s = 1000.0
         self.ahead = timedelta()
-        """Of the database's clock."""
+        """Lead of the database's clock."""
         self.there_s = self.back_s = 0.0
         self.clock = DatabaseClock(self.read, elapsed_s=lambda: self.elapsed_s, wall=lambda: wall)
 

@@ -33,7 +33,7 @@ ENDS_SUPPORT = r"\bUPDATE database_state SET oldest_revision\b"
 
 
 def statements_of(upgrade: Callable[[], None]) -> list[str]:
-    """What a migration would have the database do, a line each."""
+    """Return the statements of a migration, a line each."""
     written = io.StringIO()
     context = MigrationContext.configure(
         dialect_name="postgresql", opts={"as_sql": True, "output_buffer": written}
@@ -44,7 +44,7 @@ def statements_of(upgrade: Callable[[], None]) -> list[str]:
 
 
 def broken_rules(upgrade: Callable[[], None]) -> list[str]:
-    """What a migration does that it must not do beside traffic, in words."""
+    """Return the rules that a migration breaks, in words."""
     statements = statements_of(upgrade)
     own = {found[1] for one in statements if (found := re.match(r"CREATE TABLE (\S+)", one))}
     contracts = any(re.search(ENDS_SUPPORT, one) for one in statements)

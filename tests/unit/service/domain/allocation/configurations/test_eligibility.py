@@ -12,7 +12,6 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import JobState
 from service.domain.allocation.configurations.eligibility import (
-    SILENT_S,
     Holding,
     backs_off,
     deciding_jobs,
@@ -28,6 +27,7 @@ from service.domain.allocation.configurations.eligibility import (
 )
 from service.domain.cluster.pools import Pool
 from service.domain.cluster.snapshot import Measurement, Node, SlotKey
+from service.domain.jobs.first_step import SILENT_S
 from service.domain.jobs.job import class_of
 from service.domain.jobs.retries import LONGEST_BACKOFF_S
 from service.domain.jobs.survival import LONGEST_GROWTH_BACKOFF_S

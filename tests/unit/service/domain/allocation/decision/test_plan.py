@@ -271,6 +271,26 @@ def test_a_live_job_goes_on_with_the_good_part_of_its_slots() -> None:
     assert (one.action, one.reason, one.allocation) == (Action.CHANGE, Reason.BAD_DEVICE, {"n": (1,)})
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_change_waits_for_the_first_step(begun: bool) -> None:
+    """Also the job that is to get the slots waits: nothing is taken from the one that has made no step."""
+    progress = JobProgress(begun_generation=int(begun))
+    wide = job("wide", RUNNING, high=2, age_s=5.0, generation=1, live=begun, progress=progress)
+    snapshot = snapshot_of(
+        [node_of("n")], [wide, job("urgent", priority=90)], {"wide": on("n", 0, 1)}, {"wide": speed(2)}
+    )
+    plan = round_of(snapshot)
+    assert plan["wide"].action is (Action.CHANGE if begun else Action.KEEP)
+    assert plan["urgent"].action is Action.WAIT
+    assert len(plan["wide"].allocation["n"]) == 2 - begun
+
+
+def test_a_job_that_must_leave_does_not_wait_for_its_first_step() -> None:
+    nodes = [node_of("old", 1, state=NodeState.DRAINING), node_of("new", 1)]
+    plan = round_of(snapshot_of(nodes, [job(state=RUNNING, age_s=5.0, generation=1)], {"j": on("old", 0)}))
+    assert (plan["j"].action, plan["j"].allocation) == (Action.CHANGE, {"new": (0,)})
+
+
 @pytest.mark.parametrize(
     "state", [JobState.STARTING, JobState.RESIZING, JobState.RECOVERING, JobState.CANCELLING, JobState.PAUSED]
 )

@@ -1,4 +1,4 @@
-"""What every round keeps, whatever the cluster looks like."""
+"""Invariants of every round, for any cluster."""
 
 from __future__ import annotations
 

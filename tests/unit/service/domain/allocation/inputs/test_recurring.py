@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from headway.contract.views.jobs import JobProgress
+from headway.contract.views.progress import LossProgress
 from service.domain.allocation.inputs.recurring import ended_by_class, finished_jobs
 from service.domain.allocation.inputs.round import build_round
-from service.domain.cluster.snapshot import EndedRun
+from service.domain.cluster.snapshot import EndedRun, Measurement
 from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
 
 JOBS = [
@@ -19,7 +20,7 @@ JOBS = [
 ]
 ENDED = (
     EndedRun("default/train", 100.0, 10.0),
-    EndedRun("default/other", 500.0, 20.0),
+    EndedRun("default/other", 500.0, 20.0, converged_samples=125.0),
     EndedRun("default/train", 300.0, 30.0),
     EndedRun("default/eval", 50.0, 40.0),
 )
@@ -31,6 +32,9 @@ def test_classes_are_those_of_the_present_jobs_and_work_is_in_their_unit() -> No
     assert found.job_class.tolist() == [1, 2, 1, 0]
     assert found.work.tolist() == [100 * 0.6, 0.0, 300 * 0.6, 100.0]
     assert found.run_s.tolist() == [10.0, 20.0, 30.0, 40.0]
+    assert found.beyond is not None
+    assert np.isnan(found.beyond).tolist() == [True, False, True, True]
+    assert found.beyond[1] == 4.0
     assert ended_by_class(ENDED, found) == {
         "default/train": ((60.0, 10.0), (180.0, 30.0)),
         "default/other": ((0.0, 20.0),),
@@ -56,3 +60,18 @@ def test_samples_are_no_work_while_no_speed_is_known_and_the_digest_follows_what
     assert given.finished.work.tolist() == [0.0] * 4
     assert given.finished.run_s.tolist() == [10.0, 20.0, 30.0, 40.0]
     assert before.digest != after.digest
+
+
+def test_loss_curves_are_in_the_unit_of_the_work_and_part_of_the_digest() -> None:
+    curve = JobProgress(samples=640, loss_curve=LossProgress(converged_work=3200.0))
+    speed = {"default/train": (Measurement("cpu", 1, 100.0, 500, global_batch=32),)}
+    jobs = [replace(JOBS[0], progress=curve), JOBS[1]]
+    snapshot = snapshot_of([node_of("n")], jobs)
+    plain = build_round(replace(snapshot, class_measurements=speed, jobs={job.id: job for job in JOBS[:2]}))
+    round_ = build_round(replace(snapshot, class_measurements=speed))
+    given = round_.given
+    assert given.converged is not None
+    assert given.done is not None
+    assert given.converged[0] / given.done[0] == 5.0
+    assert np.isnan(given.converged[1])
+    assert plain.digest != round_.digest

@@ -101,7 +101,7 @@ def test_rows_come_in_the_order_of_projects_and_name_them() -> None:
 def test_jobs_of_fixed_size_stay_off_what_is_guaranteed_to_others(
     guaranteed: int | None, held: int, left: float | None
 ) -> None:
-    """Of 8 slots in service, 6 are guaranteed, and rigid jobs outside the round hold some of the rest."""
+    """A row limits rigid jobs to what 8 slots leave beyond the guarantee and the rigid jobs outside the round."""
     rigid = job("old", "blue", state=JobState.STARTING, resize="never")
     snapshot = settled((rigid, held), projects={"red": quota(guaranteed)})
     jobs = [job("r", "red", resize="never"), job("b", "blue", resize="never"), job("e", "blue")]

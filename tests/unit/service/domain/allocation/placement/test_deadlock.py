@@ -1,4 +1,4 @@
-"""Who gives way: every cycle of jobs that wait for one another ends, and nobody gives way without need."""
+"""Every cycle of jobs that wait for one another ends, and no job gives way without need."""
 
 from __future__ import annotations
 

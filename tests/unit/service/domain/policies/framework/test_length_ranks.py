@@ -69,7 +69,7 @@ def test_equal_jobs_have_equal_ranks_on_the_grid() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_ranks_of_many_jobs_add_up_to_those_of_an_order(share: float) -> None:
-    """Of each pair one job outlasts the other, so the ranks of J jobs add up to 1 + 2 + … + J."""
+    """In each pair one job outlasts the other, so the ranks of J jobs add up to 1 + 2 + … + J."""
     rng, jobs = np.random.default_rng(5), 20_000
     ranks = expected_ranks(times_s(rng, jobs, 6), rng.random(jobs) < share, times_s(rng, jobs, 6))
     assert ranks.sum() == pytest.approx(jobs * (jobs + 1) / 2, rel=MILLIONTH)

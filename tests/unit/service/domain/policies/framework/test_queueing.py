@@ -112,7 +112,7 @@ def test_taking_slots_leaves_less_for_the_next_job() -> None:
     ("column", "other", "fits", "left"), [(0, 1, True, 0), (1, 0, True, 1), (0, 2, False, 1)]
 )
 def test_a_column_is_swapped_if_the_difference_fits(column: int, other: int, fits: bool, left: int) -> None:
-    """Of four slots, a second job has two, and the first one swaps sizes of 1, 2 and 4."""
+    """A second job has two of four slots, and the first one swaps sizes of 1, 2 and 4."""
     given = a_round(np.ones((2, 3)), [1, 2, 4], capacity=4)
     capacity = Capacity(given.rows, 2, 3)
     capacity.take(1, 1)

@@ -84,13 +84,39 @@ def test_run_times_stand_for_work_that_nobody_reported() -> None:
     assert np.median(left) == 4 * 200.0
 
 
+def with_curves(ended: FinishedJobs, *beyond: float) -> FinishedJobs:
+    return replace(ended, beyond=np.array(beyond))
+
+
+def test_a_loss_curve_says_more_than_the_run_times_of_other_classes() -> None:
+    # Two classes, which trained 2 and 6 times as far as to convergence, and the tail as a third.
+    ended = with_curves(finished((1, 50.0, 50.0), (2, 90.0, 90.0), (2, 95.0, 95.0)), 2.0, 6.0, np.nan)
+    left = left_of(ended, job_class=[5], converged=[1000.0], done=[400.0])
+    # The tail counts by its part beyond the work done: 0.6 of a class.
+    assert (left == 1600.0).sum() == pytest.approx(VALUES * 0.4, abs=1)
+    assert (left == 5600.0).sum() == pytest.approx(VALUES * 0.4, abs=1)
+    alone = left_of(ended, job_class=[5], converged=[np.nan], done=[10.0])
+    assert (alone == 40.0).sum() == pytest.approx(VALUES / 3, abs=1)
+
+
+def test_a_loss_curve_without_one_of_an_ended_job_says_nothing() -> None:
+    ended = finished((1, 50.0, 50.0))
+    for one in (ended, with_curves(ended, np.nan)):
+        assert np.array_equal(left_of(one, job_class=[5], converged=[1000.0]), left_of(one, job_class=[5]))
+
+
+def test_ended_jobs_of_the_class_outweigh_its_loss_curve() -> None:
+    ended = with_curves(finished(*[(0, 1000.0, 1000.0)] * 19), *[5.0] * 19)
+    assert (left_of(ended, converged=[7000.0]) == 1000.0).sum() >= VALUES - 1
+
+
 def test_ranks_of_known_times() -> None:
     left_s = np.repeat(np.array([30.0, 10.0, 30.0, 90.0])[:, None], 4, axis=1)
     assert ranks(left_s).tolist() == [2.5, 4.0, 2.5, 1.0]
 
 
 def test_ranks_of_likely_times() -> None:
-    # Of the first, (1, 9); of the second, (5, 5): either outlasts the other in half of the cases.
+    # The first job takes 1 or 9 s, the second 5 s: either outlasts the other in half of the cases.
     assert ranks(np.array([[1.0, 9.0], [5.0, 5.0]])).tolist() == [1.5, 1.5]
     assert ranks(np.array([[1.0, 2.0], [2.0, 9.0]])).tolist() == [1.875, 1.125]
 

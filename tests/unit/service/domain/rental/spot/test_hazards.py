@@ -1,4 +1,4 @@
-"""What leases show of how often machines are taken away."""
+"""Hazards learned from leases."""
 
 from __future__ import annotations
 

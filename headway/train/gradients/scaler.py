@@ -1,0 +1,54 @@
+"""Gradient scaling for half precision, once per global batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from headway.train.gradients.averaging import Gradients
+
+
+class ScalerOncePerBatch:
+    """A `GradScaler` that leaves the gradient as it is while a global batch is incomplete.
+
+    After the loss of a peer the batch is repeated, and the scale stays as it was before. Otherwise ranks would count
+    different numbers of good steps, and average gradients of different scales. Everything else belongs to the wrapped
+    scaler.
+    """
+
+    def __init__(self, scaler: torch.amp.GradScaler, gradients: Gradients) -> None:
+        self.wrapped_kind = type(scaler).__qualname__
+        self._scaler = scaler
+        self._gradients = gradients
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the complete gradient by the scale."""
+        if not self._gradients.accumulating:
+            self._scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Step the optimizer with the complete gradient, unless that has infinities or NaN."""
+        if self._gradients.accumulating or not self._gradients.intact:
+            return None
+        return self._scaler.step(optimizer, *args, **kwargs)
+
+    def update(self, new_scale: Any = None) -> None:
+        """Adapt the scale to the step, or keep it if the step will be repeated."""
+        if self._gradients.accumulating:
+            return
+        if not self._gradients.intact:
+            new_scale = self._scaler.get_scale()
+        self._scaler.update(new_scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scaler's state."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the scaler's state. A scaler that is switched off has none."""
+        if state_dict:
+            self._scaler.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scaler, name)
