@@ -165,24 +165,21 @@ class Left(Envelope):
 class Progress(Envelope):
     """Sufficient statistics of the steps since the last `Progress` of this generation (rank 0).
 
-    `samples` counts committed samples since the job began (epochs x dataset length + position).
-    `total_samples` is the count at which the job ends, or None if the script does not say. `step_s_sum` and
-    `step_s_squares` are the sum and the sum of squares of `steps` step times, in seconds. `sync_s_sum` is the
-    part of that sum in which rank 0 waited for its peers. `local_batches` are the samples that each rank
-    takes in a step. `rank_sample_s` are seconds per sample of each rank, without waiting (0: not reported);
-    empty unless a rank takes much longer than the others.
+    `samples` counts committed samples since the job began (epochs x dataset length + position). `total_samples` is the
+    count at which the job ends, or None if the script does not say. `step_s_sum` and `step_s_squares` are the sum and
+    the sum of squares of `steps` step times, in seconds. `sync_s_sum` is the part of that sum in which rank 0 waited
+    for its peers. `local_batches` are the samples that each rank takes in a step. `rank_sample_s` are seconds per
+    sample of each rank, without waiting (0: not reported); empty unless a rank takes much longer than the others.
 
-    `gradient_sqr` and `gradient_var` are smoothed estimates of the squared norm of the true gradient and of
-    the trace of the covariance of one sample's gradient; None while noise is not measured. `global_batch` 0:
-    the samples of a step are not known, and each step counts as one. `max_global_batch`: largest global
-    batch, at most the length of the dataset. `lr_rule`: rule by which the learning rate follows the batch.
-    Both are None if the batch is fixed.
+    `gradient_sqr` and `gradient_var` are smoothed estimates of the squared norm of the true gradient and of the trace
+    of the covariance of one sample's gradient; None while noise is not measured. `global_batch` 0: the samples of a
+    step are not known, and each step counts as one. `max_global_batch`: largest global batch, at most the length of
+    the dataset. `lr_rule`: rule by which the learning rate follows the batch. Both are None if the batch is fixed.
 
     `progress` is the training progress in reference samples, those of steps of the job's own batch. It equals
-    `samples` where it is None, as with a fixed batch. The job ends when it reaches `total_progress`, if that is
-    not None; `samples` may then exceed `total_samples`. `dataset_samples` is the length of an epoch.
-    `train_step` of `train_steps` is the progress of a script that counts steps, in steps of the job's own batch; None for
-    others.
+    `samples` where it is None, as with a fixed batch. The job ends when it reaches `total_progress`, if that is not
+    None; `samples` may then exceed `total_samples`. `dataset_samples` is the length of an epoch. `train_step` of
+    `train_steps` is the progress of a script that counts steps, in steps of the job's own batch; None for others.
     """
 
     TYPE: ClassVar[str] = "progress"

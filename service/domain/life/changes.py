@@ -182,7 +182,7 @@ def complete_switch(life: Life, message: Switched) -> Life:
         return life
     coming = life.generations[switch.generation]
     how = "checkpoint" if not switch.lost and _is_whole_move(before, coming.members) else "live"
-    progress = before.progress
+    progress = before.progress.model_copy(update={"batch_effect": next_effect(before)})
     if how == "checkpoint":
         progress = progress.model_copy(update={"restarted_at": life.now})
     grew = bool(switch.ready_s)
@@ -196,7 +196,6 @@ def complete_switch(life: Life, message: Switched) -> Life:
             growth_failures=0 if grew else before.growth_failures,
             grow_after=None if grew else before.grow_after,
             samples_at_loss=before.progress.samples if switch.lost else before.samples_at_loss,
-            progress=before.progress.model_copy(update={"batch_effect": next_effect(before)}),
         )
     )
     text = _what_changed(before, switch, coming, message)
