@@ -302,8 +302,7 @@ class Stopped(Envelope):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed(Envelope):
     """The end of the training loop. It overrides the exit code: an interpreter may crash during its shutdown.
-
-    Training that ends by progress within `epoch` has read `epoch_samples` of it; None if it ends with an epoch.
+    Training that ended within `epoch` had read `epoch_samples` of it.
     """
 
     TYPE: ClassVar[str] = "completed"
