@@ -154,6 +154,7 @@ RANK = {
     "HEADWAY_MAX_LOCAL_BATCH": "`batch.max_local`, if set.",
     "HEADWAY_MAX_GLOBAL_BATCH": "`batch.max_global`, with `batch.policy: adaptive`.",
     "HEADWAY_START_GLOBAL_BATCH": "Present global batch of an adaptive job at this start.",
+    "HEADWAY_BATCH_EFFECT": "Exponent of the statistical efficiency by which the ranks count progress, unless 1.",
     "HEADWAY_LR_RULE": "`batch.lr_rule`, unless `none`.",
     "HEADWAY_BALANCE": "`batch.balance`, unless the default.",
     "HEADWAY_SPEEDS": "Expected relative speeds of the ranks, with slots of two kinds ([elastic.mix](../guides/mixed-machines.md)).",

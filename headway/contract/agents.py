@@ -121,6 +121,7 @@ class RunCommand(BaseModel):
     global_batch: int | None
     start_global_batch: int | None = None
     """Global batch of the first steps, if not `global_batch`, which remains the reference for the learning rate."""
+    batch_effect: float = 1.0  # see `contract.orders.BatchPlan`
     max_global_batch: int | None = None
     max_local_batch: int | None = None
     lr_rule: str = "none"
@@ -171,6 +172,7 @@ class BatchOrder(BaseModel):
     """The batch plan of an order, see `contract.orders.BatchPlan`."""
 
     global_batch: int
+    effect: float = 1.0
 
 
 class OrderCommand(BaseModel):

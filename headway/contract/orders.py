@@ -16,9 +16,13 @@ ORDER_FILE = "order.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """The global batch that the service chose. Ranks apply it at a step boundary, within the job's bounds."""
+    """The global batch that the service chose. Ranks apply it at a step boundary, within the job's bounds.
+
+    `effect` is the exponent of the statistical efficiency by which ranks count progress (`values.efficiency`).
+    """
 
     global_batch: int
+    effect: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +79,20 @@ def order_from_json(text: str) -> Order:
             store=str(fields["store"]),
             members={str(member): int(rank) for member, rank in fields["members"].items()},
             lost=bool(fields.get("lost", False)),
-            batch=BatchPlan(global_batch=int(batch["global_batch"])) if batch else None,
+            batch=_plan(batch) if batch else None,
             losses_per_h=None if losses_per_h is None else _rate(losses_per_h),
             losses_at_s=float(fields.get("losses_at_s", 0.0)),
             speeds=tuple(_speed(one) for one in fields.get("speeds", ())),
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an order: {text[:80]!r}") from error
+
+
+def _plan(fields: dict[str, object]) -> BatchPlan:
+    effect = fields.get("effect", 1.0)
+    if not is_finite(effect) or effect < 0:
+        raise ValueError(f"not an exponent: {effect!r}"[:80])
+    return BatchPlan(global_batch=int(str(fields["global_batch"])), effect=float(effect))
 
 
 def _speed(value: object) -> float:

@@ -1,15 +1,12 @@
 """The interface between an agent and the ranks it starts: environment, exit codes, messages.
 
-Standard library only, because every rank imports it. A rank finds its *control folder* in `HEADWAY_CONTROL`.
-It appends one JSON line per message to `rank-<RANK>.jsonl` there, and the agent reads new lines of the file.
-A plain file survives a restart of the agent, so no message is lost.
+Standard library only, because every rank imports it. A rank finds its *control folder* in `HEADWAY_CONTROL`. It appends
+one JSON line per message to `rank-<RANK>.jsonl` there, and the agent reads new lines of the file. A plain file survives a
+restart of the agent, so no message is lost. In the other direction the agent writes one file, `order.json`: the latest
+membership that the service ordered, see `orders`.
 
-In the other direction the agent writes one file, `order.json`: the latest membership that the service
-ordered, see `orders`.
-
-To stop a rank, the agent sends SIGTERM. The library agrees on a step boundary with its peers, saves a
-checkpoint, sends `Stopped` and exits with `EXIT_STOPPED`. A script without the library handles the signal in
-its own way.
+To stop a rank, the agent sends SIGTERM. The library agrees on a step boundary with its peers, saves a checkpoint, sends
+`Stopped` and exits with `EXIT_STOPPED`. A script without the library handles the signal in its own way.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ ENV_MAX_GLOBAL_BATCH = "HEADWAY_MAX_GLOBAL_BATCH"
 """Largest global batch that the service may set; unset if it may not change the batch."""
 ENV_START_GLOBAL_BATCH = "HEADWAY_START_GLOBAL_BATCH"
 """Global batch that the job had reached before a restart; unset if equal to `HEADWAY_GLOBAL_BATCH`."""
+ENV_BATCH_EFFECT = "HEADWAY_BATCH_EFFECT"  # see `contract.orders.BatchPlan`; unset for 1
 ENV_MAX_LOCAL_BATCH = "HEADWAY_MAX_LOCAL_BATCH"
 ENV_LR_RULE = "HEADWAY_LR_RULE"
 ENV_BALANCE = "HEADWAY_BALANCE"
@@ -56,10 +54,8 @@ ENV_MEMBER = "HEADWAY_MEMBER"
 """`member_id` of the process. Its children inherit the variable, by which the agent finds leftover processes."""
 
 STORAGE_FILE = "storage.json"
-"""File in the control folder with checkpoint keys: `contract.credentials.StorageCredentials` as JSON.
-
-The file exists where the service gives out keys. The agent replaces it before the keys expire.
-"""
+"""File in the control folder with `contract.credentials.StorageCredentials` as JSON, where the service gives out keys.
+The agent replaces it before the keys expire."""
 
 EXIT_DONE = 0
 """Exit code of a rank that finished, or was released by a resize."""
@@ -166,24 +162,22 @@ class Left(Envelope):
 class Progress(Envelope):
     """Sufficient statistics of the steps since the last `Progress` of this generation (rank 0).
 
-    `samples` counts committed samples since the job began (epochs x dataset length + position).
-    `total_samples` is the count at which the job ends, or None if the script does not say. `step_s_sum` and
-    `step_s_squares` are the sum and the sum of squares of `steps` step times, in seconds. `sync_s_sum` is the
-    part of that sum in which rank 0 waited for its peers. `local_batches` are the samples that each rank
-    takes in a step. `rank_sample_s` are seconds per sample of each rank, without waiting (0: not reported);
-    empty unless a rank takes much longer than the others.
+    `samples` counts committed samples since the job began (epochs x dataset length + position). `total_samples` is the
+    count at which the job ends, or None if the script does not say. `step_s_sum` and `step_s_squares` are the sum and
+    the sum of squares of `steps` step times, in seconds. `sync_s_sum` is the part of that sum in which rank 0 waited
+    for its peers. `local_batches` are the samples that each rank takes in a step. `rank_sample_s` are seconds per
+    sample of each rank, without waiting (0: not reported); empty unless a rank takes much longer than the others.
 
-    `gradient_sqr` and `gradient_var` are smoothed estimates of the squared norm of the true gradient and of
-    the trace of the covariance of one sample's gradient; None while noise is not measured. `global_batch` 0:
-    the samples of a step are not known, and each step counts as one. `max_global_batch`: largest global
-    batch, at most the length of the dataset. `lr_rule`: rule by which the learning rate follows the batch.
-    Both are None if the batch is fixed.
+    `gradient_sqr` and `gradient_var` are smoothed estimates of the squared norm of the true gradient and of the trace
+    of the covariance of one sample's gradient; None while noise is not measured. `global_batch` 0: the samples of a
+    step are not known, and each step counts as one. `max_global_batch`: largest global batch, at most the length of
+    the dataset. `lr_rule`: rule by which the learning rate follows the batch. Both are None if the batch is fixed.
 
     `progress` is the training progress in reference samples, those of steps of the job's own batch. It equals
-    `samples` where it is None, as with a fixed batch. The job ends when it reaches `total_progress`, if that is
-    not None; `samples` may then exceed `total_samples`. `dataset_samples` is the length of an epoch.
-    `train_step` of `train_steps` is the progress of a script that counts steps, in steps of the job's own batch; None for
-    others. `draws`: the samples are random draws without epochs.
+    `samples` where it is None, as with a fixed batch. The job ends when it reaches `total_progress`, if that is not
+    None; `samples` may then exceed `total_samples`. `dataset_samples` is the length of an epoch. `train_step` of
+    `train_steps` is the progress of a script that counts steps, in steps of the job's own batch; None for others.
+    `draws`: the samples are random draws without epochs.
     """
 
     TYPE: ClassVar[str] = "progress"
@@ -307,11 +301,15 @@ class Stopped(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed(Envelope):
-    """The end of the training loop. It overrides the exit code: an interpreter may crash during its shutdown."""
+    """The end of the training loop. It overrides the exit code: an interpreter may crash during its shutdown.
+    Training that ended within `epoch` had read `epoch_samples` of it.
+    """
 
     TYPE: ClassVar[str] = "completed"
 
     samples: int
+    epoch: int | None = None
+    epoch_samples: int | None = None
 
 
 Message: TypeAlias = (

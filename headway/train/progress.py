@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headway.train.checkpoint.replica import Place
 from headway.train.data.batching import Batching
 from headway.train.data.boundary import Agreement
@@ -33,6 +35,10 @@ class StepProgress:
         """
         efficiency = self.efficiency if agreement is None else agreement.efficiency
         return self.show(self._after(place, step, trained, efficiency))
+
+    def with_noise(self, place: Place) -> Place:
+        """Return the position with the present estimate of the gradient noise, which checkpoints keep."""
+        return replace(place, noise=self._batching.noise_state) if self._batching.adaptive else place
 
     def show(self, place: Place) -> Place:
         """Set the schedules' clock to this position between two steps, and return the position."""

@@ -77,20 +77,6 @@ class Reporter:
             draws=goal is not None and goal.dataset_samples is None,
         )
 
-    def completed(self, place: Place, *, is_main: bool) -> None:
-        """Report the end of training, after the audit of random draws, which have no earlier one."""
-        if is_main and self.goal is not None and self.goal.dataset_samples is None:
-            exact = place.ledger == Ledger.of_epoch(place.samples)
-            self._mailbox.send(
-                EpochClosed,
-                epoch=0,
-                samples_seen=place.ledger.count,
-                dataset_samples=place.samples,
-                exactly_once=exact,
-                exact_so_far=int(exact),
-            )
-        self._mailbox.send(Completed, samples=place.samples)
-
     def batch_changed(self, place: Place, batching: Batching) -> None:
         """Report a new global batch."""
         self._mailbox.send(
@@ -119,4 +105,35 @@ class Reporter:
             dataset_samples=audit.dataset_samples,
             exactly_once=audit.exactly_once,
             exact_so_far=audit.exact_so_far,
+        )
+
+    def completed(self, place: Place, *, is_main: bool) -> None:
+        """Report the end of training: after the audit of random draws, or with the part of an epoch that it ended in.
+
+        A script that counts steps may end within an epoch, which is not reported.
+        """
+        if is_main and self.goal is not None and self.goal.dataset_samples is None:
+            self._audit_draws(place)
+        epoch, read, of = place.position.epoch, place.position.samples, place.dataset_samples
+        counts_steps = self.goal is not None and self.goal.counts_steps
+        if counts_steps or of is None or not 0 < read < of:
+            self._mailbox.send(Completed, samples=place.samples)
+            return
+        self._mailbox.send(Completed, samples=place.samples, epoch=epoch, epoch_samples=read)
+        if is_main:
+            warn(
+                f"training has made the progress of all its epochs within epoch {epoch}, after {read} of {of} samples; "
+                "this part of an epoch is not audited"
+            )
+
+    def _audit_draws(self, place: Place) -> None:
+        """Report whether each random draw was used exactly once. Draws have no epoch that ends earlier."""
+        exact = place.ledger == Ledger.of_epoch(place.samples)
+        self._mailbox.send(
+            EpochClosed,
+            epoch=0,
+            samples_seen=place.ledger.count,
+            dataset_samples=place.samples,
+            exactly_once=exact,
+            exact_so_far=int(exact),
         )

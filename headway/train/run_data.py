@@ -135,6 +135,7 @@ class RunData:
             if environment.most_global_batch
             else None,
             start_global=environment.start_global_batch,
+            start_effect=environment.batch_effect,
             max_local=environment.max_local_batch or max_local,
             rule=environment.lr_rule,
             balance=environment.balance if balance else None,

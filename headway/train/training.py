@@ -102,6 +102,7 @@ class Training:
         self.place = self.place.with_data(signature, seed)
         if self._replica.is_sharded:
             batching.keep_in_step()
+        batching.restore_noise(self.place.noise)
         self._batching = batching
         self._reporter.goal = goal
         self._progress = StepProgress(goal, batching, self.gradients)
@@ -279,6 +280,7 @@ class Training:
             self.plan += 1
         if (depths := self.gradients.take_depths()) is not None and batching.go_partly(depths):
             self.plan += 1
+        self.place = self._present_progress.with_noise(self.place)
 
     def _carry_out(self, agreement: Agreement) -> None:
         if agreement.request is BoundaryRequest.STOP:

@@ -68,10 +68,11 @@ def adaptive(job: Callable[..., Job]) -> Callable[..., Live]:
     return make
 
 
-def change_batch(live: Live, batch: int, *, newcomers: int = 0) -> int:
+def change_batch(live: Live, batch: int, *, newcomers: int = 0, effect: float = 1.0) -> int:
     """Have the batch changed, perhaps with the members; the samples from which on."""
     live.wait_until_held()
-    live.give(replace(live.newcomers(live.members, newcomers), batch=BatchPlan(global_batch=batch)))
+    plan = BatchPlan(global_batch=batch, effect=effect)
+    live.give(replace(live.newcomers(live.members, newcomers), batch=plan))
     live.allow(3)
     (samples,) = {one.samples for one in live.wait_for_switch()}
     return samples
@@ -95,7 +96,9 @@ def assert_ends(live: Live, expected: Expected) -> None:
     live.allow_all()
     assert live.wait() == [0] * len(live.members), live.output()
     assert_as_expected(live.job.folder, len(live.members), expected)
-    assert {message.samples for message in live.messages(Completed)} == {expected.samples}
+    epoch, part = divmod(expected.samples, SAMPLES)
+    ends = {(one.samples, one.epoch, one.epoch_samples) for one in live.messages(Completed)}
+    assert ends == {(expected.samples, *((epoch, part) if part else (None, None)))}
     last = live.messages(Progress)[-1]
     assert (last.samples, last.progress) == (expected.samples, pytest.approx(expected.progress))
     assert (last.total_samples, last.total_progress, last.dataset_samples) == (288, 288.0, SAMPLES)
@@ -144,6 +147,26 @@ def test_back_to_the_batch_of_the_job(adaptive: Callable[..., Live]) -> None:
     assert_ends(live, Expected(changes).run())
 
 
+def test_ranks_count_by_the_effect_that_comes_with_the_order(adaptive: Callable[..., Live]) -> None:
+    """The member that joins was started without it. After a loss, the next order brings another one."""
+    live = adaptive()
+    live.start(2, steps=3)
+    first = change_batch(live, LARGE, newcomers=1, effect=0.5)
+    live.wait_until_held()
+    live.kill(live.members[1])
+    plan = BatchPlan(global_batch=LARGE, effect=2.0)
+    live.give(replace(live.survivors([live.members[0], live.members[2]]), batch=plan))
+    live.allow(3)
+    ((second, lost_steps),) = {(one.samples, one.lost_steps) for one in live.wait_for_switch()}
+    assert lost_steps == 1
+    live.allow_all()
+    assert live.wait() == [0, 0], live.output()
+    changes = [(0, BATCH, 1.0), (first, LARGE, EFFICIENCY**0.5), (second, LARGE, EFFICIENCY**2)]
+    expected = Expected(changes).run()
+    last = live.messages(Progress)[-1]
+    assert (last.samples, last.progress) == (expected.samples, pytest.approx(expected.progress))
+
+
 def test_a_restart_from_a_checkpoint_continues_the_count(adaptive: Callable[..., Live]) -> None:
     live = adaptive()
     live.start(2, steps=3)
@@ -157,14 +180,13 @@ def test_a_restart_from_a_checkpoint_continues_the_count(adaptive: Callable[...,
     again = live.job.run(3, generation=7, HEADWAY_START_GLOBAL_BATCH=str(LARGE))
     assert codes(again) == [0, 0, 0], again.output()
     (restored,) = again.messages(Restored)
-    saved = Expected([(0, BATCH, 1.0), (start, LARGE, EFFICIENCY)], total_samples=restored.samples).run()
+    changes = [(0, BATCH, 1.0), (start, LARGE, EFFICIENCY)]
+    saved = Expected(changes, total_samples=restored.samples).run()
     assert restored.progress == pytest.approx(saved.progress)
-    # The new ranks do not know the noise until they have measured it: their first steps count as one each.
-    at = [(one.samples, one.progress) for one in again.messages(Progress)]
-    assert all(progress <= samples for samples, progress in at if progress is not None)
-    (completed,) = again.messages(Completed)
-    assert completed.samples > SAMPLES * EPOCHS
-    assert at[-1][1] >= SAMPLES * EPOCHS
+    expected = Expected(changes).run()
+    assert_as_expected(live.job.folder, 3, expected)
+    completed = again.messages(Completed)[0]
+    assert completed.samples == expected.samples
     third = live.job.run(1, generation=8, HEADWAY_START_GLOBAL_BATCH=str(LARGE))
     assert codes(third) == [0], third.output()
     assert {one.samples for one in third.messages(Completed)} == {completed.samples}, "it was at its end"

@@ -157,6 +157,8 @@ def _batch(command: RunCommand) -> dict[str, str]:
         runtime.ENV_MAX_LOCAL_BATCH: command.max_local_batch,
     }
     env = {name: str(size) for name, size in sizes.items() if size is not None}
+    if command.batch_effect != 1.0:
+        env[runtime.ENV_BATCH_EFFECT] = repr(command.batch_effect)
     if command.lr_rule != "none":
         env[runtime.ENV_LR_RULE] = command.lr_rule
     if command.balance is not None:

@@ -28,7 +28,7 @@ def order_of(command: OrderCommand) -> Order:
         store=f"{command.store_addr}:{command.store_port}",
         members={member_id(one.born_generation, one.born_rank): one.rank for one in command.members},
         lost=command.lost,
-        batch=BatchPlan(global_batch=batch.global_batch) if batch else None,
+        batch=BatchPlan(global_batch=batch.global_batch, effect=batch.effect) if batch else None,
         losses_per_h=losses.per_h if losses else None,
         losses_at_s=losses.at.timestamp() if losses else 0.0,
         speeds=speeds_of(command.members),

@@ -86,6 +86,8 @@ class JobProgress(WorkProgress):
     """Samples per step over all ranks; None until a script that uses the library reports it."""
     max_global_batch: int | None = None
     """Largest global batch that the ranks accept; None where it is fixed."""
+    batch_effect: float = 1.0
+    """Exponent of the statistical efficiency by which the ranks count their progress."""
     lr_rule: str | None = None
     """Rule by which the learning rate follows the batch, as the ranks report it; None where the batch is fixed."""
     metrics: dict[str, float] = Field(default_factory=dict)

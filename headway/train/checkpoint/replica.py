@@ -70,6 +70,8 @@ class Place:
     """Committed samples beyond the progress, because samples in larger batches make less of it."""
     extra_steps: float = 0.0
     """Steps of the job's own batch that the steps are worth, beyond their number."""
+    noise: Mapping[str, Any] | None = None
+    """State of the estimate of the gradient noise; None while it is not measured."""
     steps_before: float = 0.0
     """`reference_steps` before the last step."""
 
@@ -226,9 +228,10 @@ class Replica:
             place["seed"],
             exact_epochs=place["exact_epochs"],
             steps=place["steps"],
-            # Checkpoints of older libraries have neither: their batch was the job's own.
+            # Checkpoints of older libraries have none of these: their batch was the job's own.
             excess=place.get("excess", 0.0),
             extra_steps=place.get("extra_steps", 0.0),
+            noise=place.get("noise"),
             steps_before=place.get("steps_before", 0.0),
         )
 

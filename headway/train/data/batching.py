@@ -28,13 +28,14 @@ from headway.train.host.output import warn
 class Bounds:
     """Limits that the job sets. `most_global` is None where the global batch is fixed.
 
-    `start_global` is the first global batch of a job whose batch may change; None: `global_batch`. Without
-    `balance`, local batches are even.
+    `start_global` is the first global batch of a job whose batch may change; None: `global_batch`. `start_effect` is its
+    first exponent of the efficiency. Without `balance`, local batches are even.
     """
 
     global_batch: int
     most_global: int | None = None
     start_global: int | None = None
+    start_effect: float = 1.0
     max_local: int | None = None
     rule: RuleSetting = "none"
     balance: BalanceRule | None = USUAL_BALANCE
@@ -69,6 +70,7 @@ class Batching:
             world_size=world_size,
             max_local=bounds.max_local,
         )
+        self._effect = bounds.start_effect
         self._noise = NoiseScale(bounds.global_batch) if bounds.most_global is not None else None
         self._noise_schedule = NoiseSchedule()
         self._speeds = tuple(speeds)
@@ -77,7 +79,7 @@ class Batching:
         self._last: tuple[tuple[int, ...], PartialStep | None] | None = None
         self._divide()
         if bounds.start_global is not None:
-            self.follow(BatchPlan(global_batch=bounds.start_global))
+            self.follow(BatchPlan(global_batch=bounds.start_global, effect=bounds.start_effect))
 
     def follow_optimizer(self, optimizer: Optimizer) -> None:
         """Choose the rule of the learning rate by the optimizer, where the job leaves it open."""
@@ -111,6 +113,11 @@ class Batching:
         return self._noise.estimate if self._noise is not None else None
 
     @property
+    def noise_state(self) -> Mapping[str, Any] | None:
+        """State of the estimate of the gradient noise as plain numbers, if it is measured."""
+        return self._noise.state_dict() if self._noise is not None else None
+
+    @property
     def noise_every_wanted(self) -> int:
         """Interval in steps that this rank proposes for measurements of the noise."""
         return self._noise_schedule.wanted
@@ -134,6 +141,7 @@ class Batching:
             self.bounds.global_batch,
             sqr=noise.sqr if noise is not None else None,
             var=noise.var if noise is not None else None,
+            effect=self._effect,
         )
 
     def measures(self, samples: int) -> bool:
@@ -200,6 +208,11 @@ class Batching:
             self._noise.add(measurement, schedule.every * self.split.global_batch)
             schedule.propose(self._noise, self.split.global_batch)
 
+    def restore_noise(self, state: Mapping[str, Any] | None) -> None:
+        """Continue the estimate of the gradient noise from this state, if there is one."""
+        if self._noise is not None and state is not None:
+            self._noise.load_state_dict(state)
+
     def observe_memory(self, micro_batch: int, peak_bytes: int, static_bytes: int) -> bool:
         """Record the memory use of a micro-batch. True: this rank's micro-batches change in size."""
         self._limit.observe(micro_batch, peak_bytes, static_bytes)
@@ -213,6 +226,7 @@ class Batching:
         """Follow the service's plan within the job's limits. True: the global batch changes."""
         if plan is None or self.bounds.most_global is None:
             return False
+        self._effect = plan.effect
         wanted = min(max(plan.global_batch, 1), self.bounds.most_global)
         if wanted == self.split.global_batch:
             return False
@@ -248,7 +262,8 @@ class Batching:
         """Return the state as plain values, for new members."""
         return {
             "global_batch": self.split.global_batch,
-            "noise": self._noise.state_dict() if self._noise is not None else None,
+            "effect": self._effect,
+            "noise": self.noise_state,
             "noise_every": self._noise_schedule.every,
             "balancer": self._balancer.state_dict() if self._balancer is not None else None,
         }
@@ -256,8 +271,8 @@ class Batching:
     def take_over(self, state: Mapping[str, Any]) -> None:
         """Load the plan of a peer."""
         self.split = replace(self.split, global_batch=state["global_batch"], local_batches=())
-        if self._noise is not None and state["noise"] is not None:
-            self._noise.load_state_dict(state["noise"])
+        self._effect = state["effect"]
+        self.restore_noise(state["noise"])
         self._noise_schedule.every = state["noise_every"]
         self._balancer = self._new_balancer()
         if self._balancer is not None and state["balancer"] is not None:

@@ -264,10 +264,18 @@ class Gradients:
     def _weight_without_peers(self) -> None:
         if self._shards:
             return
+        self.model.set_forward(self._forward_alone)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._weigh)  # type: ignore[no-untyped-call]
             for parameter in self._parameters
         ]
+
+    def _forward_alone(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model, and show its output to the probe if it is that of the whole step."""
+        output = self.model.module(*args, **kwargs)
+        if self.probe is not None and torch.is_grad_enabled() and self._samples == self._global_batch:
+            self.probe.forward(output, self._parameters, self._samples)
+        return output
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run DDP's forward pass after its collectives, whose errors are recorded instead of raised in the script."""
@@ -299,6 +307,8 @@ class Gradients:
         """Weight an accumulated gradient of a parameter, without peers."""
         if self._weight != 1.0 and parameter.grad is not None:
             parameter.grad.mul_(self._weight)
+        if self.probe is not None:
+            self.probe.accumulated(parameter)
 
     def _weighted_sum(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Reduce one bucket of DDP, with peers. It records a lost peer and raises no error in the script."""

@@ -13,18 +13,21 @@ is the value of (1) for a batch of B / n samples, however uneven the units are. 
 g|^2, this is the weighted estimate of least variance. A unit may have accumulated over any number of
 micro-batches.
 
-There are three methods, depending on the step:
+There are four methods, depending on the step:
 
     step of                      small and large batch          cost when measured
     several ranks                the ranks' means (2),          a read of the gradients before and after
                                  the mean of all                the all-reduce
     one rank that accumulates    its mean halfway, its mean     the same two reads, no memory
-    one rank, one batch (SGD)    a step's mean, the mean        a copy of the gradients for a step,
-                                 of two steps                   6 reads
+    one rank, one batch          the means of its halves (2),   a backward pass, a copy of the gradients
+                                 its mean (`halves`)
+    the same, if its halves      a step's mean, the mean        a copy of the gradients for a step,
+    are not known (SGD)          of two steps                   6 reads
 
 Halfway norms are noisier than norms from a copy of the gradients, by terms of G whose mean is zero. That
 matters where batches are large against the noise scale, and 1,000 steps average it out. The last method is
-biased, because parameters move between the two steps. It is abandoned as soon as another method is available.
+biased, because parameters move between the two steps: with a noise scale of many batches, a usual learning rate hides
+the signal. It is abandoned as soon as another method is available.
 Optimizers that divide the gradient by its scale (Adam) see another gradient and another noise. For these,
 every gradient is first divided in the same way. The last method does not serve them: a step of Adam moves
 parameters so far that the noise scale comes out thousands of times too large.

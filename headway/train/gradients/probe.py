@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from headway.train.gradients.halves import HalfBatches
 from headway.train.gradients.noise import (
     Measurement,
     SquaredNorm,
@@ -16,6 +18,7 @@ from headway.train.gradients.noise import (
     from_two_batches,
     preconditioner,
 )
+from headway.train.host.output import warn
 
 
 class NoiseProbe:
@@ -38,6 +41,8 @@ class NoiseProbe:
         self._idle = False
         self._optimizer = optimizer
         self._successive = SuccessiveSteps()
+        self._halves = HalfBatches(clock)
+        self._warned = False
         self._local: SquaredNorm | None = None
         self._mean: SquaredNorm | None = None
         self._half: tuple[float, int] | None = None
@@ -52,11 +57,14 @@ class NoiseProbe:
         self.measurement = self._half = self._local = self._mean = None
         self._idle = not measures and not self._successive.waiting
         if not measures:
+            self._halves.begin(measures=False)
             return
         self._spent_s = 0.0
         divided_by = preconditioner(self._optimizer)
-        if divided_by is None or divided_by.ready:
+        ready = divided_by is None or divided_by.ready
+        if ready:
             self._local, self._mean = SquaredNorm(divided_by), SquaredNorm(divided_by)
+        self._halves.begin(measures=ready, divided_by=divided_by)
         self._spent_s += self._clock() - now_s
 
     def local(
@@ -68,6 +76,14 @@ class NoiseProbe:
         began_s = self._clock()
         self._local.add(gradients(), parameters())
         self._spent_s += self._clock() - began_s
+
+    def forward(self, output: Any, parameters: Sequence[Tensor], samples: int) -> None:
+        """Take the output of the model on a lone rank whose step has a single batch, of `samples` samples."""
+        self._halves.watch(output, parameters, samples)
+
+    def accumulated(self, parameter: Tensor) -> None:
+        """Take a lone rank's complete gradient of one parameter."""
+        self._halves.accumulated(parameter)
 
     def halfway(self, parameters: Sequence[Tensor], scale: float, samples: int) -> None:
         """Record a lone rank's accumulated gradients; times `scale` they are the mean over `samples`."""
@@ -85,7 +101,7 @@ class NoiseProbe:
             return
         began_s = self._clock()
         self._process(parameters, share=share, samples=samples, alone=alone)
-        self._spent_s += self._clock() - began_s
+        self._spent_s += self._clock() - began_s + self._halves.spent_s
         if (self.measurement is not None or self.square > 0.0) and self._plain_step_s > 0.0:
             self.cost = self._spent_s / self._plain_step_s
 
@@ -94,8 +110,9 @@ class NoiseProbe:
         with_gradient = [one for one in parameters if one.grad is not None]
         gradients = [one.grad for one in with_gradient if one.grad is not None]
         if alone and share == 1.0 and self._half is None:
-            if preconditioner(self._optimizer) is None:
-                self.measurement = self._successive.add(gradients, samples)
+            self.measurement = self._halves.finish()
+            if self._halves.refusal is not None:
+                self._without_halves(gradients, samples, self._halves.refusal)
             return
         self._successive.forget()
         if self._mean is None or self._local is None:
@@ -107,3 +124,13 @@ class NoiseProbe:
             self.measurement = from_two_batches(half_sqr, half, self.squared_mean, samples)
         elif share > 0.0:
             self.square = self._local.take() / share
+
+    def _without_halves(self, gradients: Sequence[Tensor], samples: int, refusal: str) -> None:
+        if preconditioner(self._optimizer) is None:
+            self.measurement = self._successive.add(gradients, samples)
+        elif not self._warned:
+            self._warned = True
+            warn(
+                f"the gradient noise is not measured while one rank trains alone: {refusal}. A batch.max_local below the "
+                "batch makes the gradient accumulate, whose passes are measured"
+            )

@@ -31,6 +31,8 @@ class OncePerBatch:
         self._gradients = gradients
         self._last = Clock()
         self._rest = 0.0
+        self._restored = False
+        """True if the state has the progress of a job whose batch may change, before its data are known."""
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Step the scheduler as often as the progress since the last call requires.
@@ -49,7 +51,7 @@ class OncePerBatch:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the scheduler, with the progress at the last call if the batch may change."""
         state = self._scheduler.state_dict()
-        if self._gradients.probe is None:
+        if self._gradients.probe is None and not self._restored:
             return state
         return {**state, _STATE: {"rest": self._rest, **asdict(self._last)}}
 
@@ -57,6 +59,7 @@ class OncePerBatch:
         """Load a state with or without the progress at the last call."""
         state = dict(state_dict)
         own = dict(state.pop(_STATE, None) or {"rest": 0.0})
+        self._restored = len(own) > 1
         self._rest = own.pop("rest")
         self._last = Clock(**own)
         self._scheduler.load_state_dict(state)

@@ -48,6 +48,8 @@ class Environment:
     global_batch: int | None = None
     """Global batch of the job, which overrides the script's."""
     start_global_batch: int | None = None
+    batch_effect: float = 1.0
+    """Exponent of the statistical efficiency of the first steps, see `contract.orders.BatchPlan`."""
     """Global batch of the first steps; None: `global_batch`, which is also the one of the script's learning rate."""
     most_global_batch: int | None = None
     """Largest global batch that the service may set; None where the batch is fixed."""
@@ -114,6 +116,7 @@ class Environment:
             losses_per_h=_rate(runtime.ENV_LOSSES_PER_H, losses) if losses else None,
             global_batch=_integer(env, runtime.ENV_GLOBAL_BATCH, 0, least=1) or None,
             start_global_batch=_integer(env, runtime.ENV_START_GLOBAL_BATCH, 0, least=1) or None,
+            batch_effect=_exponent(env.get(runtime.ENV_BATCH_EFFECT) or "1"),
             most_global_batch=_integer(env, runtime.ENV_MAX_GLOBAL_BATCH, 0, least=1) or None,
             max_local_batch=_integer(env, runtime.ENV_MAX_LOCAL_BATCH, 0, least=1) or None,
             lr_rule=_rule(env.get(runtime.ENV_LR_RULE) or "none"),
@@ -123,6 +126,16 @@ class Environment:
             trackers=_trackers(env.get(runtime.ENV_TRACKERS, "")),
             job=_job(env),
         )
+
+
+def _exponent(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{runtime.ENV_BATCH_EFFECT} is {text!r}; it must be an exponent of at least 0")
+    return value
 
 
 def _rule(text: str) -> RuleSetting:

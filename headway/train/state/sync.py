@@ -128,6 +128,7 @@ class StateSync:
                     raise Superseded
                 self._paused_since_s = float(mark)
             place, source = self._load_together(peers, place), 0
+            batching.restore_noise(place.noise)
         else:
             self._check_signatures(mine, offers, source)
             place = self._transfer(peers, offers, source, place)
@@ -140,8 +141,9 @@ class StateSync:
         plan, excess, extra_steps, steps_before, members = theirs
         batching.take_over(plan)
         self._team.know(members)
-        # Ranks at one position may have computed its progress from different messages.
-        place = replace(place, excess=excess, extra_steps=extra_steps, steps_before=steps_before)
+        # Ranks at one position may have computed its progress and noise from different messages.
+        counted = {"excess": excess, "extra_steps": extra_steps, "steps_before": steps_before}
+        place = replace(place, **counted, noise=batching.noise_state)
         self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position
         return place
 

@@ -61,6 +61,8 @@ class Switch:
     """True if the whole job is being stopped meanwhile, so that the change cannot complete."""
     global_batch: int | None = None
     """Global batch from this change on; None leaves it as it is."""
+    batch_effect: float | None = None
+    """Exponent by which ranks count their progress from this change on; None leaves it as it is."""
     ready_s: Mapping[int, float] = field(default_factory=dict)
     """New ranks that wait for the order, mapped to the seconds that each took to get ready."""
     prepare_s: float = 0.0

@@ -20,7 +20,7 @@ def counts_progress(job: Job) -> bool:
 def worth_of_work(job: Job, efficiency: FloatArray, counted: FloatArray) -> FloatArray:
     """Return the reference samples per unit of the job's work, where batches have this statistical efficiency.
 
-    `counted` is the efficiency by which ranks count their progress, without the measured effect of the batch. The
+    `counted` is the efficiency by which ranks count their progress, with the effect of the batch as of their last order. The
     result is 1 where no batch is possible (efficiency 0).
     """
     possible = (efficiency > 0) & (counted > 0)

@@ -29,7 +29,7 @@ from service.domain.jobs.membership import (
 )
 from service.domain.jobs.records import AllocationRecord, Prediction
 from service.domain.jobs.survival import counts_as_failure, decide_survival, growth_backoff_s
-from service.domain.life.commands import choose_ports, send_order, send_runs, stop_start
+from service.domain.life.commands import choose_ports, next_effect, send_order, send_runs, stop_start
 from service.domain.life.life import Life
 from service.domain.life.starts import fail_rank
 
@@ -55,6 +55,8 @@ class ChangeInPlace:
     round_id: str | None
     global_batch: int | None = None
     """The global batch from then on; None leaves it as it is."""
+    batch_effect: float | None = None
+    """The exponent by which ranks count their progress from then on; None leaves it as it is."""
     predicted: Prediction | None = None
 
 
@@ -109,6 +111,7 @@ def prepare(life: Life, change: ChangeInPlace) -> Life | None:
         began_at=life.now,
         deadline=life.now + timedelta(seconds=READY_WITHIN_S),
         global_batch=change.global_batch,
+        batch_effect=change.batch_effect,
     )
     data = {
         "from": size_of(life.job.allocation),
@@ -179,7 +182,7 @@ def complete_switch(life: Life, message: Switched) -> Life:
         return life
     coming = life.generations[switch.generation]
     how = "checkpoint" if not switch.lost and _is_whole_move(before, coming.members) else "live"
-    progress = before.progress
+    progress = before.progress.model_copy(update={"batch_effect": next_effect(before)})
     if how == "checkpoint":
         progress = progress.model_copy(update={"restarted_at": life.now})
     grew = bool(switch.ready_s)
@@ -314,13 +317,15 @@ def survive_loss(life: Life, *, reason: Reason, message: str) -> Life:
         granted_at=life.now,
         members=members,
     )
+    # Before the order, the batch belongs to slots that the job does not get.
+    ordered = job.switch if job.switch is not None and job.switch.ordered else None
     switch = Switch(
         generation=generation,
         began_at=life.now,
         deadline=life.now,
         lost=True,
-        # Before the order, the batch belongs to slots that the job does not get.
-        global_batch=job.switch.global_batch if job.switch is not None and job.switch.ordered else None,
+        global_batch=ordered.global_batch if ordered is not None else None,
+        batch_effect=ordered.batch_effect if ordered is not None else None,
         left=job.switch.left if job.switch is not None else (),
     )
     life = life.with_allocation(record).with_job(

@@ -70,6 +70,7 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
         joins=record.generation != job.generation,
         global_batch=spec.batch.global_,
         start_global_batch=None if batch == spec.batch.global_ else batch,
+        batch_effect=next_effect(job) if job.adapts else 1.0,
         max_global_batch=spec.batch.max_global if job.adapts else None,
         max_local_batch=spec.batch.max_local,
         lr_rule=spec.batch.lr_rule if job.adapts else "none",
@@ -177,7 +178,13 @@ def send_losses(life: Life) -> Life:
 def _batch_order(job: Job) -> BatchOrder | None:
     """Return the global batch from the next order on; None for a job whose batch never changes."""
     batch = _next_batch(job)
-    return None if batch is None else BatchOrder(global_batch=batch)
+    return None if batch is None else BatchOrder(global_batch=batch, effect=next_effect(job))
+
+
+def next_effect(job: Job) -> float:
+    """Return the exponent by which ranks count their progress in the next generation."""
+    effect = job.switch.batch_effect if job.switch is not None else None
+    return job.progress.batch_effect if effect is None else effect
 
 
 def _next_batch(job: Job) -> int | None:

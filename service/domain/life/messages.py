@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from headway.contract.runtime import (
     BatchChanged,
     CheckpointFailed,
+    Completed,
     EpochClosed,
     FirstStep,
     Left,
@@ -99,6 +100,13 @@ def _with_note(life: Life, before: JobProgress, message: Message) -> Life:
                 f"the {message.dataset_samples} exactly once; please report this with the job's events"
             )
             return life.noted("audit_failed", message=text)
+        case Completed() if message.rank == 0 and message.epoch_samples is not None:
+            text = (
+                f"training has made the progress of all its epochs within epoch {message.epoch}, after "
+                f"{message.epoch_samples:,} samples of it; this part of an epoch is not audited"
+            )
+            part: dict[str, object] = {"epoch": message.epoch, "epoch_samples": message.epoch_samples}
+            return life.noted("ended_within_epoch", message=text, data=part)
         case _:
             return life
 

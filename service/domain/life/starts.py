@@ -29,10 +29,12 @@ def start_generation(
     round_id: str | None = None,
     predicted: Prediction | None = None,
     global_batch: int | None = None,
+    batch_effect: float | None = None,
 ) -> Life:
     """Start a new generation on slots that are already granted to the next generation number.
 
-    `global_batch` is its batch; None: the one that the job had.
+    `global_batch` is its batch, and `batch_effect` the exponent by which its ranks count their progress; None: those
+    that the job had.
     """
     job, hosts = life.job, life.loaded_footprint.hosts
     previous = life.running if job.generation else None
@@ -58,7 +60,7 @@ def start_generation(
     )
     started = replace(
         job,
-        progress=_in_run(life, global_batch),
+        progress=_in_run(life, global_batch, batch_effect),
         generation=generation,
         newest_generation=generation,
         attempt=job.attempt + 1,
@@ -77,14 +79,13 @@ def start_generation(
     return send_runs(life.with_allocation(record), record, ranks, first.id)
 
 
-def _in_run(life: Life, global_batch: int | None) -> JobProgress:
-    """Return the progress of a job that is started, with its batch if that is given.
+def _in_run(life: Life, global_batch: int | None, batch_effect: float | None) -> JobProgress:
+    """Return the progress of a job that is started, with its batch and exponent if they are given.
 
     A restart at another size continues its run; any other start begins one.
     """
-    update: dict[str, object] = {"restarted_at": life.now}
-    if global_batch is not None:
-        update["global_batch"] = global_batch
+    given = {"restarted_at": life.now, "global_batch": global_batch, "batch_effect": batch_effect}
+    update: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if life.job.state is not JobState.RESIZING:
         update["run_since"] = life.now
     return life.job.progress.model_copy(update=update)

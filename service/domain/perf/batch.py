@@ -23,8 +23,8 @@ from service.domain.jobs.job import Job, class_of
 ENOUGH_STEPS = 100
 """Number of steps with a batch before its speed and its measured noise count.
 
-The library measures the noise at least 12 times in the first 100 steps of a job, and keeps the estimate when batch or
-members change. Later measurements are as rare as their cost demands (`headway.train.gradients.noise_schedule`).
+The library measures the noise 12 times in the first 100 steps of a job (4 times on a lone rank, where a measurement costs
+most of a step), and keeps the estimate when batch or members change, and in checkpoints. Later measurements are as rare as their cost demands (`headway.train.gradients.noise_schedule`).
 """
 TRIAL_STEPS = 2 * ENOUGH_STEPS
 """Number of steps during which a batch is on trial: it must be better than the best smaller one by `MIN_GAIN`."""

@@ -39,6 +39,7 @@ class Cells:
         least, most: Bounds of the global batch. No batch is possible where `least` exceeds `most`.
         max_local: Samples that a slot can process at once, infinite where unknown.
         batch_effect: Exponent of the efficiency.
+        counted_effect: Exponent of the efficiency by which ranks count their progress.
         compute_share: Compute of a step relative to that of whole gradients; None: 1.
     """
 
@@ -52,6 +53,7 @@ class Cells:
     most: FloatArray
     max_local: FloatArray
     batch_effect: FloatArray | float = 1.0
+    counted_effect: FloatArray | float = 1.0
     compute_share: FloatArray | None = None
 
 

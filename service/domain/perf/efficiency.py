@@ -69,6 +69,15 @@ def gain(batch: Numbers, reference: Numbers, noise: Numbers, effect: Numbers = 1
     return result
 
 
+def countable(effect: float) -> float:
+    """Return the exponent by which ranks count their progress, given the measured one.
+
+    It is at least 0, so that a sample counts as one of the reference at most: a job never ends before it has read all
+    of its epochs, however wrong the evidence is.
+    """
+    return max(effect, 0.0)
+
+
 def batch_effect(
     owner: IntArray,
     predicted: Numbers,

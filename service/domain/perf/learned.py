@@ -22,6 +22,7 @@ from service.domain.jobs.job import Job, class_of
 from service.domain.perf.batch import noise_of
 from service.domain.perf.batch_evidence import measured_effects
 from service.domain.perf.depth import whole_step_s
+from service.domain.perf.efficiency import countable
 from service.domain.perf.fit import Observations, fit
 from service.domain.perf.tables import JobModels
 from service.domain.perf.throughput import ThroughputModel
@@ -75,6 +76,7 @@ def learn(
     bounds = [job.spec.batch.max_local or math.inf for job in jobs]
     noise_scale = np.array(noise, dtype=np.float64)
     reference_batch = np.array([batch or math.nan for batch in batches], dtype=np.float64)
+    effects = measured_effects(jobs, loss_histories, noise_scale, reference_batch)
     return LearnedModels(
         models=JobModels(
             throughput=_fitted(own, kinds, _fitted(shared, kinds)[of_class], related),
@@ -85,11 +87,23 @@ def learn(
             max_local=np.repeat(np.array(bounds, dtype=np.float64)[:, None], len(kinds), axis=1),
             adapts=np.array([job.adapts for job in jobs], dtype=np.bool_),
             shares=_shares(jobs),
-            batch_effect=measured_effects(jobs, loss_histories, noise_scale, reference_batch),
+            batch_effect=effects,
+            counted_effect=_counted(jobs, effects),
             min_depth=_floats(job.spec.elastic.min_depth for job in jobs),
         ),
         measured=np.array([bool(mine) for mine in own], dtype=np.bool_),
         related=related,
+    )
+
+
+def _counted(jobs: Sequence[Job], effects: FloatArray | None) -> FloatArray:
+    """Return the exponents of the efficiency by which ranks count: those of the last order, or of a start to come."""
+    return np.array(
+        [
+            job.progress.batch_effect if job.allocation or effects is None else countable(float(effects[row]))
+            for row, job in enumerate(jobs)
+        ],
+        dtype=np.float64,
     )
 
 

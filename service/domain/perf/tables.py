@@ -60,10 +60,10 @@ class JobModels:
         adapts: True where the global batch may change (J,).
         batch_effect: Exponent of efficiency that was observed for larger batches (J,), from `efficiency.batch_effect`.
             None: the exponent that the gradient noise predicts.
+        counted_effect: Exponent of efficiency by which ranks count their progress (J,). None: 1.
         shares: Bounds of a slot's samples in a mixed configuration, relative to an even division (J, 2); 1 and 1 for a
             job with even local batches, NaN for a job that mixes no kinds. None if no job does.
-        min_depth: Smallest share of the layers through which ranks back-propagate (J,). If it is unknown, or None, each goes
-            through all.
+        min_depth: Smallest share of the layers through which ranks back-propagate (J,). Unknown, or None: all layers.
     """
 
     throughput: ThroughputModel
@@ -74,6 +74,7 @@ class JobModels:
     max_local: FloatArray
     adapts: BoolArray
     batch_effect: FloatArray | None = None
+    counted_effect: FloatArray | None = None
     shares: FloatArray | None = None
     min_depth: FloatArray | None = None
 
@@ -108,7 +109,7 @@ class GoodputTable:
         low, high: P10 and P90 of the goodput.
         efficiency: Progress per sample in the planned batch. The other rates divided by it are plain samples per second.
             Measurements report those, and they reduce the number of samples that a script has announced.
-        counted: Progress per sample that the ranks count there: the efficiency without the measured effect of the batch.
+        counted: Progress per sample that the ranks count there: the efficiency with the exponent of their last order.
         global_batch: Planned samples of a step.
         local_batch: Largest number of samples of a slot in one pass.
         accumulation: Passes of a step (1: no accumulation).
@@ -216,7 +217,8 @@ def _store(
     factor, runs, batch = np.exp(PERCENTILE_90 * spread), goodput > 0, plan[0]
     table.goodput[at], table.low[at], table.high[at] = goodput, goodput / factor, goodput * factor
     table.efficiency[at] = np.where(runs, efficiency_of(cells, batch), 0.0)
-    table.counted[at] = np.where(runs, efficiency_of(replace(cells, batch_effect=1.0), batch), 0.0)
+    counted = replace(cells, batch_effect=cells.counted_effect)
+    table.counted[at] = np.where(runs, efficiency_of(counted, batch), 0.0)
     table.global_batch[at], table.local_batch[at], table.accumulation[at] = (
         np.where(runs, one, 0) for one in plan
     )
@@ -257,17 +259,14 @@ def _cleaned(models: JobModels) -> JobModels:
     most = np.where(adapts, np.fmax(_positive(models.max_global), reference), reference)
     max_local = _positive(models.max_local)
     effect = models.batch_effect
-    return JobModels(
-        throughput=models.throughput,
-        noise_scale=models.noise_scale,
+    return replace(
+        models,
         reference_batch=reference,
         global_batch=np.where(adapts & ~np.isnan(present), present, reference),
         max_global=most,
         max_local=np.where(np.isnan(max_local), np.inf, max_local),
         adapts=adapts,
         batch_effect=None if effect is None else np.where(np.abs(effect) <= _MOST_EFFECT, effect, 1.0),
-        shares=models.shares,
-        min_depth=models.min_depth,
     )
 
 
@@ -301,6 +300,7 @@ def _cells(
         nodes=configurations.nodes[None, columns],
         noise_scale=known.noise_scale[rows, None],
         batch_effect=1.0 if known.batch_effect is None else known.batch_effect[rows, None],
+        counted_effect=1.0 if known.counted_effect is None else known.counted_effect[rows, None],
         reference=reference,
         least=least,
         most=most,

@@ -173,6 +173,7 @@ async def _carry_out(tx: Transaction, applying: Applying, job: Job, decision: De
                 round_id=applying.round_id,
                 predicted=_prediction(decision),
                 global_batch=decision.global_batch,
+                batch_effect=decision.batch_effect,
             )
         case Action.WAIT:
             return None
@@ -199,6 +200,7 @@ def _change(applying: Applying, decision: Decision, target: Allocation) -> Chang
         message=decision.message,
         round_id=applying.round_id,
         global_batch=decision.global_batch,
+        batch_effect=decision.batch_effect,
         predicted=_prediction(decision) if decision.action is Action.CHANGE else None,
     )
 

@@ -6,6 +6,7 @@ from service.domain.allocation.decision.explain import Case
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.cluster.pools import slots_of
 from service.domain.perf.batch import BatchChoice, choose_batch, planned_batch
+from service.domain.perf.efficiency import countable
 
 _UNSCALED = ": its learning rate does not follow the batch (lr_rule: none), so a larger batch makes no more progress in a step"
 
@@ -54,6 +55,11 @@ def batch_text(case: Case, batch: int, slots: int) -> str:
         else ""
     )
     return f"batch {batch:,} at {slots_of(slots, None)}{'' if case.job.scales_rate else _UNSCALED}{measured}"
+
+
+def counted_effect(case: Case) -> float:
+    """Return the exponent by which the ranks of the job are to count their progress."""
+    return countable(_effect(case))
 
 
 def _effect(case: Case) -> float:

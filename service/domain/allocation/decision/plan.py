@@ -11,7 +11,12 @@ import numpy as np
 
 from headway.contract.views.jobs import Reason, SizeOption
 from service.domain.allocation.configurations.eligibility import backs_off
-from service.domain.allocation.decision.batches import batch_on_new_slots, batch_on_same_slots, batch_text
+from service.domain.allocation.decision.batches import (
+    batch_on_new_slots,
+    batch_on_same_slots,
+    batch_text,
+    counted_effect,
+)
 from service.domain.allocation.decision.deadline_texts import deadline_text
 from service.domain.allocation.decision.explain import (
     Case,
@@ -86,6 +91,8 @@ class Decision:
     """Expected speed, for START and CHANGE of a job with known speed; otherwise None."""
     global_batch: int | None = None
     """Global batch from then on, for ADAPT, and for START and CHANGE of a job that adapts it; None: as before."""
+    batch_effect: float | None = None
+    """Exponent by which ranks count their progress from then on, wherever `global_batch` is given."""
     kind_speeds: Mapping[str, float] = field(default_factory=dict)
     """Expected samples of a slot in a step by device kind, for slots of two kinds; otherwise empty."""
 
@@ -194,7 +201,10 @@ def _with_batch(case: Case, decision: Decision) -> Decision:
         if planned is None:
             return decision
         return replace(
-            decision, global_batch=planned.global_batch, message=f"{decision.message}; {planned.reason}"
+            decision,
+            global_batch=planned.global_batch,
+            batch_effect=counted_effect(case),
+            message=f"{decision.message}; {planned.reason}",
         )
     choice = batch_on_same_slots(case) if decision.action is Action.KEEP else None
     if choice is None or present is None:
@@ -205,6 +215,7 @@ def _with_batch(case: Case, decision: Decision) -> Decision:
         decision,
         action=Action.ADAPT,
         global_batch=choice.global_batch,
+        batch_effect=counted_effect(case),
         reason=Reason.BETTER_BATCH,
         message=f"takes {choice.global_batch:,} samples a step instead of {present:,}: {choice.reason}",
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
 
 numbers = st.integers(0, 2**31 - 1)
-plans = st.builds(BatchPlan, global_batch=st.integers(1, 2**31 - 1))
+plans = st.builds(BatchPlan, global_batch=st.integers(1, 2**31 - 1), effect=st.floats(0, 4))
 orders = st.builds(
     Order,
     generation=numbers,
@@ -55,6 +55,8 @@ def test_an_older_agent_says_nothing_of_losses_and_batches() -> None:
         ("generation", "two"),
         ("generation", float("inf")),
         ("world_size", []),
+        ("batch", {"global_batch": 64, "effect": -1.0}),
+        ("batch", {"global_batch": 64, "effect": "much"}),
         ("members", None),
         ("members", ["1.0"]),
         ("members", {"1.0": "first"}),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.contract.orders import BatchPlan
-from headway.contract.runtime import BatchChanged, EpochClosed, Message, Progress, from_line
+from headway.contract.runtime import BatchChanged, Completed, EpochClosed, Message, Progress, from_line
 from headway.train.checkpoint.replica import Place
 from headway.train.data.batching import Batching, Bounds
 from headway.train.data.boundary import Agreement, Statement
@@ -153,3 +153,17 @@ def test_progress_says_by_which_rule_the_learning_rate_follows_the_batch(tmp_pat
     for batching in (batching_of(2), fixed):
         Reporter(Mailbox(tmp_path, rank=0, generation=1)).progress(PLACE, batching, is_main=True)
     assert [one.lr_rule for one in said(tmp_path) if isinstance(one, Progress)] == [BOUNDS.rule, None]
+
+
+@pytest.mark.parametrize(("samples", "part"), [(0, (None, None)), (13, (2, 13)), (20, (None, None))])
+def test_an_end_within_an_epoch_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], samples: int, part: tuple[int | None, int | None]
+) -> None:
+    reporter = Reporter(Mailbox(tmp_path, rank=0, generation=1))
+    place = replace(PLACE, position=Position(2, samples))
+    for is_main in (False, True):
+        reporter.completed(place, is_main=is_main)
+        assert ("13 of 20 samples" in capsys.readouterr().err) == (is_main and samples == 13)
+    for message in said(tmp_path):
+        assert isinstance(message, Completed)
+        assert (message.samples, message.epoch, message.epoch_samples) == (40 + samples, *part)

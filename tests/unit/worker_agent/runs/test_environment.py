@@ -94,7 +94,7 @@ def test_what_losses_the_service_expects() -> None:
 
 def test_what_the_job_says_of_its_batches() -> None:
     names = {f"HEADWAY_{name}_BATCH" for name in ("GLOBAL", "START_GLOBAL", "MAX_GLOBAL", "MAX_LOCAL")}
-    others = {"HEADWAY_LR_RULE", "HEADWAY_BALANCE", "HEADWAY_SPEEDS"}
+    others = {"HEADWAY_LR_RULE", "HEADWAY_BALANCE", "HEADWAY_SPEEDS", "HEADWAY_BATCH_EFFECT"}
     assert not (names | others) & set(environment(command()))
     adaptive = command(
         global_batch=64, start_global_batch=128, max_global_batch=512, max_local_batch=32, lr_rule="sqrt"
@@ -107,6 +107,7 @@ def test_what_the_job_says_of_its_batches() -> None:
         "HEADWAY_MAX_LOCAL_BATCH": "32",
     }
     assert env["HEADWAY_LR_RULE"] == "sqrt"
+    assert environment(command(batch_effect=0.5))["HEADWAY_BATCH_EFFECT"] == "0.5"
     uneven = environment(command(balance="off", speeds=[1.0, 0.3333333333]))
     assert (uneven["HEADWAY_BALANCE"], uneven["HEADWAY_SPEEDS"]) == ("off", "1,0.333333")
 

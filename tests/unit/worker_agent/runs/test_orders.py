@@ -46,13 +46,13 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def test_what_ranks_read() -> None:
-    assert order(4, BatchOrder(global_batch=256)) == Order(
+    assert order(4, BatchOrder(global_batch=256, effect=0.5)) == Order(
         generation=4,
         world_size=2,
         store="10.0.0.1:20001",
         members={"1.2": 0, "4.1": 1},
         lost=True,
-        batch=BatchPlan(global_batch=256),
+        batch=BatchPlan(global_batch=256, effect=0.5),
     )
     assert order(4).batch is None
 

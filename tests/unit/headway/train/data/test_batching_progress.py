@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headway.contract.orders import BatchPlan
+from headway.train.data.batching import Batching, Bounds
 from headway.train.gradients.noise import Measurement
 from tests.unit.headway.train.data.test_batching import ADAPTIVE, FIXED, ranks_of
 
@@ -44,3 +45,19 @@ def test_adascale_multiplies_the_rate_by_the_steps_that_a_step_counts_as() -> No
 
 def test_a_fixed_batch_is_worth_what_it_reads() -> None:
     assert [one.efficiency for one in ranks_of(FIXED, 2)] == [1.0, 1.0]
+
+
+def test_the_measured_effect_of_the_order_is_the_exponent_of_the_efficiency() -> None:
+    bounds = Bounds(global_batch=64, most_global=256, rule="sqrt", start_global=256, start_effect=2.0)
+    batching = Batching(bounds, rank=0, world_size=1)
+    batching.add_noise(Measurement(1.0, 128.0))
+    predicted = (128 + 64) / (128 + 256)
+    assert batching.efficiency == pytest.approx(predicted**2)
+    assert not batching.follow(BatchPlan(global_batch=256, effect=0.5)), "the same batch"
+    assert batching.efficiency == pytest.approx(predicted**0.5)
+    newcomer = Batching(bounds, rank=1, world_size=2)
+    newcomer.take_over(batching.state())
+    assert newcomer.efficiency == batching.efficiency
+    fixed = Batching(Bounds(global_batch=64, start_effect=2.0), rank=0, world_size=1)
+    assert not fixed.follow(BatchPlan(global_batch=256, effect=0.5))
+    assert fixed.efficiency == 1.0

@@ -44,7 +44,7 @@ def adaptive(slots: Allocation = TWO, resize: str = "live", batch: int = 32) -> 
     return cluster
 
 
-def changing(cluster: Cluster, slots: Allocation, batch: int | None) -> Life:
+def changing(cluster: Cluster, slots: Allocation, batch: int | None, effect: float | None = None) -> Life:
     """The life after a round's decision to change the slots and the batch."""
     cluster.tables.grant(JOB, {node: slots[node] for node in slots if node not in TWO})
     change = ChangeInPlace(
@@ -53,6 +53,7 @@ def changing(cluster: Cluster, slots: Allocation, batch: int | None) -> Life:
         message="from 2 to 4 cpu slots; batch 128 at 4 slots",
         round_id="r1",
         global_batch=batch,
+        batch_effect=effect,
     )
     life = prepare(life_of(cluster), change)
     assert life is not None
@@ -65,6 +66,28 @@ def test_newcomers_start_with_the_batch_of_the_order_that_follows() -> None:
     assert (run.joins, run.global_batch, run.start_global_batch) == (True, 32, 128)
     life = newcomer_ready(newcomer_ready(life, ready(2)), ready(3))
     assert all(one.batch == BatchOrder(global_batch=128) for one in orders(life).values())
+
+
+def test_the_exponent_of_the_efficiency_goes_with_the_batch_and_counts_once_it_is_switched() -> None:
+    life = newcomer_ready(newcomer_ready(changing(adaptive(), FOUR, 128, 0.5), ready(2)), ready(3))
+    assert all(one.batch == BatchOrder(global_batch=128, effect=0.5) for one in orders(life).values())
+    assert life.job.progress.batch_effect == 1.0, "the ranks of the present generation count as before"
+    switched_life = complete_switch(life, switched(world_size=4))
+    assert switched_life.job.progress.batch_effect == 0.5
+    (run,) = runs(changing(adaptive(), FOUR, 128, 0.5)).values()
+    assert run.batch_effect == 0.5
+
+
+def test_a_loss_takes_the_exponent_of_the_ranks_that_remain() -> None:
+    for ordered, expected in ((False, 1.0), (True, 0.5)):
+        life = changing(adaptive(), FOUR, 128, 0.5)
+        if ordered:
+            life = newcomer_ready(newcomer_ready(life, ready(2)), ready(3)).settled()
+        lost = survive_loss(
+            with_exits(life, {(1, 1): exit_of(1, signal=9)}), reason=Reason.RANK_LOST, message="killed"
+        )
+        plans = [one.batch for one in orders(lost).values()]
+        assert [one.effect for one in plans if one is not None] == [expected] * len(plans)
 
 
 def test_a_change_without_a_batch_keeps_the_present_one() -> None:

@@ -12,6 +12,7 @@ from headway.contract.runtime import (
     BatchChanged,
     Checkpointed,
     CheckpointFailed,
+    Completed,
     EpochClosed,
     FirstStep,
     Hello,
@@ -238,6 +239,14 @@ def test_only_an_audit_that_failed_is_an_event() -> None:
     assert (kinds(good), kinds(bad)) == ([], ["audit_failed"])
     assert (good.job.progress.epochs_audited, good.job.progress.epochs_exact) == (1, 1)
     assert (bad.job.progress.epochs_audited, bad.job.progress.epochs_exact) == (1, 0)
+
+
+def test_an_end_within_an_epoch_is_one_event() -> None:
+    whole, part = Completed(**SAID, samples=202), Completed(**SAID, samples=212, epoch=2, epoch_samples=10)
+    assert kinds(told(runs(), whole)) == []
+    life = told(runs(), part)
+    assert event_of(life, "ended_within_epoch").data == {"epoch": 2, "epoch_samples": 10}
+    assert kinds(told(runs(), replace(part, rank=1))) == []
 
 
 # Batches

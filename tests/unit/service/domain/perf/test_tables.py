@@ -172,6 +172,17 @@ def test_the_effect_of_the_batch_that_was_seen_counts() -> None:
     assert harmless.counted ** (-1) == pytest.approx(harmless.efficiency, nan_ok=True)
 
 
+def test_ranks_count_by_the_effect_of_their_last_order() -> None:
+    models = replace(models_of(20), batch_effect=np.full(20, 2.0))
+    known, alone = (
+        goodput_table(replace(models, counted_effect=effect), CONFIGURATIONS)
+        for effect in (np.full(20, 2.0), None)
+    )
+    assert known.counted == pytest.approx(known.efficiency)
+    assert (alone.efficiency == known.efficiency).all()
+    assert alone.counted**2 == pytest.approx(known.counted)
+
+
 def test_a_batch_that_no_size_can_meet_is_worth_nothing() -> None:
     models = models_of(
         1,

@@ -15,6 +15,7 @@ from service.domain.cluster.snapshot import Measurement, Snapshot
 from service.domain.jobs.job import Job, class_of
 from service.domain.policies.goodput import Goodput
 from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
+from tests.unit.service.domain.perf.test_batch_evidence import history
 
 NOISE = 1e6
 """Far beyond every batch here: a sample makes as much progress in the largest one."""
@@ -137,3 +138,17 @@ def test_until_the_ranks_say_otherwise_a_rule_scales_unless_the_file_says_none(
 ) -> None:
     job = adaptive(rule=rule, batch={"lr_rule": said}, elastic={"max": 1})
     assert decided(growing(job, measured(1, 64))).action is Action.ADAPT
+
+
+@pytest.mark.parametrize(("effect", "counted"), [(2.0, 2.0), (0.5, 0.5), (-1.0, 0.0)])
+def test_the_measured_effect_goes_to_the_ranks_with_the_batch(effect: float, counted: float) -> None:
+    """A sample never counts as more than one of the job's own batch: no job ends before it has read its epochs."""
+    job = adaptive()
+    snapshot = growing(job, measured(1, 64, 500.0), measured(1, 128, 500.0))
+    histories = (history([64], effect, phi=500.0), history([2048], effect, phi=500.0))
+    snapshot = replace(snapshot, loss_histories={class_of(job.spec): histories})
+    decision = decided(snapshot)
+    assert decision.global_batch is not None
+    assert decision.batch_effect == pytest.approx(counted, abs=0.15)
+    before = decided(replace(snapshot, loss_histories={}))
+    assert (before.global_batch is None, before.batch_effect) == (False, 1.0)
