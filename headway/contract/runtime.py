@@ -4,8 +4,7 @@ Standard library only, because every rank imports it. A rank finds its *control 
 It appends one JSON line per message to `rank-<RANK>.jsonl` there, and the agent reads new lines of the file.
 A plain file survives a restart of the agent, so no message is lost.
 
-In the other direction the agent writes one file, `order.json`: the latest membership that the service
-ordered, see `orders`.
+In the other direction the agent writes `order.json`: the latest membership that the service ordered, see `orders`.
 
 To stop a rank, the agent sends SIGTERM. The library agrees on a step boundary with its peers, saves a
 checkpoint, sends `Stopped` and exits with `EXIT_STOPPED`. A script without the library handles the signal in
@@ -98,9 +97,8 @@ class Hello(Envelope):
 class FirstStep(Envelope):
     """The end of the first optimizer step of this process. `samples` as in `Progress`.
 
-    `live`: from now on the rank follows orders, so its job changes members in place and survives losses of
-    ranks. `sharded`: each rank holds a part of the model, so the job does not survive the loss of a rank in place.
-    `plain`: the message is the agent's, for a script without the library.
+    `live`: the rank follows orders from now on, so its job changes members in place. `sharded`: ranks hold parts of the model,
+    so their job does not survive losses. `plain`: the agent sends it for a script without the library.
     """
 
     TYPE: ClassVar[str] = "first_step"
