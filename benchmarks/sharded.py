@@ -33,7 +33,7 @@ from benchmarks.scripts.networks import network
 from headway.contract.agents import DEVICE_CPU, SlotInfo
 from headway.contract.orders import member_id
 from headway.contract.runtime import Ready, Switched
-from headway.train.sharding.boxes import Box, Layout
+from headway.train.sharding.boxes import Box, ShardLayout
 from headway.train.sharding.plan import Planner
 from service.domain.jobs.membership import shard_order
 
@@ -124,9 +124,9 @@ def least_bytes(size: str, old: int, new: int) -> int:
     moved = 0
     for one in network(size).parameters():
         by_rank: list[Box | None] = [None] * new
-        for rank, box in zip(kept, Layout((old,), (0,)).boxes(one.shape), strict=True):
+        for rank, box in zip(kept, ShardLayout((old,), (0,)).boxes(one.shape), strict=True):
             by_rank[rank] = box
-        plan = planner.transfers(0, by_rank, Layout((new,), (0,)).boxes(one.shape), one.itemsize)
+        plan = planner.transfers(0, by_rank, ShardLayout((new,), (0,)).boxes(one.shape), one.itemsize)
         moved += STATE * sum(part.nbytes for part in plan if part.source != part.receiver)
     return moved
 

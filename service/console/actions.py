@@ -30,8 +30,8 @@ from service.console.routes import About, Project
 from service.console.visit import PageVisit, Visit
 from service.domain.shared.errors import HeadwayServiceError, InvalidField, NotFound
 from service.usecases.jobs import control
-from service.usecases.jobs.admission import admit
 from service.usecases.jobs.forecasts import plan_job
+from service.usecases.jobs.submit import admit
 from service.usecases.nodes.commands import set_schedulable
 from service.usecases.nodes.quarantine import quarantine_slot, release_slot
 from service.usecases.ports.transactions import Transaction

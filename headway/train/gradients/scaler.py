@@ -42,7 +42,7 @@ class ScalerOncePerBatch:
         self._scaler.update(new_scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scaler's state."""
+        """Return the state of the scaler for a checkpoint."""
         return self._scaler.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

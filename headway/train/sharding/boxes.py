@@ -55,7 +55,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ShardLayout:
     """Division of a tensor over a mesh of ranks, which are numbered with the last mesh dimension fastest.
 
     `mesh` has the number of ranks in each mesh dimension. `dims` has the tensor's dimension that each mesh dimension

@@ -8,19 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-from headway.errors import HeadwayError
 from headway.train.membership.peers import Peers
 from headway.train.sharding.boxes import Box
 from headway.train.sharding.checksum import checksum
 from headway.train.sharding.plan import Planner, Transfer, into_buckets
+from headway.train.state.sharded import ShardMismatch
 
 _ALIGNED_BYTES = 16
-
-
-class ShardMismatch(HeadwayError):
-    """Raised when the shards of a tensor after a transfer are not those before it."""
-
-    code = "SHARD_MISMATCH"
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.staging import is_sharded
 from headway.train.gradients.averaging import Gradients
 from headway.train.membership.peers import Peers
-from headway.train.sharding.boxes import Box, Layout
+from headway.train.sharding.boxes import Box, ShardLayout
 from headway.train.sharding.mover import MovedTensor, move
 from headway.train.sharding.template import (
     Parallelize,
@@ -49,7 +49,7 @@ class _Sharded:
 
     def boxes(self, ranks: int) -> list[Box]:
         """Return the box of each of so many ranks."""
-        return Layout((ranks,), (self.dim,)).boxes(self.shape)
+        return ShardLayout((ranks,), (self.dim,)).boxes(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class _Catalogue:
     extra: dict[str, Any]
     """Values of the model's state that are not tensors."""
     modes: dict[str, bool]
-    """Whether each module is in training mode."""
+    """True for each module, by name, in training mode."""
     frozen: dict[str, bool]
-    """Whether each parameter needs a gradient."""
+    """True for each parameter, by name, that needs a gradient."""
     optimizer: dict[str, dict[str, Any]]
     """Optimizer state that is not sharded, by parameter."""
     groups: list[dict[str, Any]]
@@ -137,15 +137,7 @@ class Resharder:
         )
 
     def collect(self, peers: Peers, before: Sequence[int | None]) -> int:
-        """Take the state out of the model and move the shards of leaving ranks to those that stay.
-
-        All ranks call it before they leave their group. `before` has the present rank of each rank under the order.
-        Returns the bytes that this rank sent or received.
-
-        Raises:
-            PeersLost: a peer is gone, and the state with it.
-            ShardMismatch: the transfer was not exact.
-        """
+        """Take the state out of the model and move the shards, as `ShardedState.collect` has it."""
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
@@ -168,14 +160,7 @@ class Resharder:
         return self._move(moved, sharded, peers)
 
     def join(self, peers: Peers, source: int, place: Place) -> tuple[Place, int]:
-        """Rebuild the model for the present ranks, with the state of the ranks that hold it. All ranks call it.
-
-        `source` is the first of these ranks. Returns its position, and the bytes that this rank sent or received.
-
-        Raises:
-            PeersLost: a peer is gone, and the state with it.
-            ShardMismatch: the transfer was not exact.
-        """
+        """Rebuild the model and put the state into it, as `ShardedState.join` has it."""
         others = [rank for rank in range(peers.world_size) if rank != source]
         (place, catalogue), nbytes = transfer_state(
             (), (place, self._catalogue), peers=peers, source=source, receivers=others, device=self._device

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from headway.contract.orders import Order
 from headway.contract.runtime import EXIT_RETRY, Restored
@@ -20,11 +20,8 @@ from headway.train.host.output import exit_actions, flush, warn
 from headway.train.membership.control import Mailbox
 from headway.train.membership.peers import Peers, PeersLost, Superseded
 from headway.train.membership.team import Team
-from headway.train.sharding.mover import ShardMismatch
+from headway.train.state.sharded import ShardedState, ShardMismatch
 from headway.train.state.transfer import signature, transfer_state
-
-if TYPE_CHECKING:
-    from headway.train.sharding.resharder import Resharder  # its imports take a second
 
 STATE_SAVED = "handed over"
 """Name of the marker that leaving ranks set when none of them stays and the state is in storage.
@@ -73,7 +70,7 @@ class StateSync:
         team: Team,
         saver: Saver,
         mailbox: Mailbox,
-        resharder: Resharder | None = None,
+        resharder: ShardedState | None = None,
     ) -> None:
         self.has_state = False
         """True if this rank has the state of its position."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import shlex
+from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 
 from headway.contract.spec import JobSpec, Resize
 from headway.contract.values.devices import KNOWN_DEVICE_KINDS
@@ -15,10 +18,47 @@ from service.domain.jobs.job import Job
 from service.domain.perf.goal_target import target_of
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
 from service.usecases.identity.secrets import check_secrets, credentials_in
-from service.usecases.jobs.deadlines import refusal_of
+from service.usecases.jobs.deadlines import outlook_at_submit, refusal_of
 from service.usecases.ports.facts import Accepted, BegunTrace, WakeUp
 from service.usecases.ports.jobs import Submitted
-from service.usecases.ports.transactions import Transaction
+from service.usecases.ports.transactions import Transaction, Transactions
+
+
+async def admit(
+    transactions: Transactions,
+    admissions: asyncio.Lock,
+    spec: JobSpec,
+    *,
+    caller: Principal,
+    job_id: str,
+    idempotency_key: str | None,
+    usd_per_slot_h: Mapping[str, float],
+    now: datetime,
+    trace: BegunTrace | None,
+) -> Submitted:
+    """Submit the job with the outlook on its deadline, as `submit` does, and raise the same errors.
+
+    Jobs that are promised slots are admitted one after another. `admissions` is the lock of this process. Of the submits that wait for the lock in the database, only its holder
+    uses connections.
+    """
+    store = partial(
+        submit,
+        spec=spec,
+        caller=caller,
+        job_id=job_id,
+        idempotency_key=idempotency_key,
+        now=now,
+        trace=trace,
+    )
+    outlook_now = partial(outlook_at_submit, transactions, spec, usd_per_slot_h=usd_per_slot_h, now=now)
+    if spec.goal.deadline is None or spec.goal.admit != "reject":
+        outlook = await outlook_now()
+        async with transactions.begin() as tx:
+            return await store(tx, outlook=outlook)
+    async with admissions, transactions.begin() as tx:
+        await tx.jobs.lock_admissions()
+        # The outlook has its own transaction. It begins after the lock, so it sees the jobs admitted before.
+        return await store(tx, outlook=await outlook_now())
 
 
 async def submit(

@@ -37,9 +37,9 @@ from service.domain.jobs.job import Job
 from service.domain.jobs.logs import CURSOR
 from service.domain.shared.errors import InvalidField
 from service.usecases.jobs import control
-from service.usecases.jobs.admission import admit
 from service.usecases.jobs.explanations import explain_job
 from service.usecases.jobs.forecasts import forecast_job
+from service.usecases.jobs.submit import admit
 from service.usecases.ports.jobs import JobFilter
 from service.usecases.storage.checkpoints import list_checkpoints
 

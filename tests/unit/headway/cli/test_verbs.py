@@ -203,8 +203,13 @@ def test_json_is_the_contract(service: StubService, arguments, route, answer, mo
 @pytest.mark.parametrize(
     ("arguments", "route", "body"),
     [
-        (["resize", "digits", "4"], "POST /api/v1/jobs/digits/resize", {"slots": 4}),
-        (["resize", "digits", "auto"], "POST /api/v1/jobs/digits/resize", {"slots": None}),
+        (["resize", "digits", "4"], "POST /api/v1/jobs/digits/resize", {"slots": 4, "force": False}),
+        (
+            ["resize", "--force", "digits", "4"],
+            "POST /api/v1/jobs/digits/resize",
+            {"slots": 4, "force": True},
+        ),
+        (["resize", "digits", "auto"], "POST /api/v1/jobs/digits/resize", {"slots": None, "force": False}),
         (["priority", "digits", "80"], "PATCH /api/v1/jobs/digits", {"priority": 80}),
         (["cancel", "digits"], "POST /api/v1/jobs/digits/cancel", {"force": False}),
         (["cancel", "--force", "digits"], "POST /api/v1/jobs/digits/cancel", {"force": True}),

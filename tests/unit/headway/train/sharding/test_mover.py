@@ -8,7 +8,8 @@ import torch
 from headway.train.collectives.gloo import Gloo
 from headway.train.membership.peers import Peers
 from headway.train.sharding.boxes import Box
-from headway.train.sharding.mover import MovedTensor, ShardMismatch, move
+from headway.train.sharding.mover import MovedTensor, move
+from headway.train.state.sharded import ShardMismatch
 
 ALONE = Peers(Gloo(), rank=0, world_size=1)
 CPU = torch.device("cpu")

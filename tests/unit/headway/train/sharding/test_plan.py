@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 
-from headway.train.sharding.boxes import Box, Layout
+from headway.train.sharding.boxes import Box, ShardLayout
 from headway.train.sharding.checksum import checksum
 from headway.train.sharding.plan import Planner, Transfer, into_buckets
 from service.domain.jobs.membership import shard_order
@@ -21,10 +21,10 @@ shapes = st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple)
 
 
 @st.composite
-def layouts(draw: st.DrawFn, ndim: int) -> Layout:
+def layouts(draw: st.DrawFn, ndim: int) -> ShardLayout:
     mesh = draw(st.lists(st.integers(1, 4), min_size=1, max_size=2))
     dims = [draw(st.none() | st.integers(0, ndim - 1)) for _ in mesh]
-    return Layout(tuple(mesh), tuple(dims))
+    return ShardLayout(tuple(mesh), tuple(dims))
 
 
 @settings(max_examples=100)
@@ -140,11 +140,11 @@ def test_a_checksum_notices_elements_at_the_wrong_place() -> None:
 def moved_share(kept: list[int], size: int) -> float:
     """The share of a tensor that newcomers and survivors at these ranks receive."""
     shape = (2520,)
-    old = Layout((len(kept),), (0,)).boxes(shape)
+    old = ShardLayout((len(kept),), (0,)).boxes(shape)
     by_rank: list[Box | None] = [None] * size
     for rank, box in zip(kept, old, strict=True):
         by_rank[rank] = box
-    transfers = Planner(size).transfers(0, by_rank, list(Layout((size,), (0,)).boxes(shape)), 1)
+    transfers = Planner(size).transfers(0, by_rank, list(ShardLayout((size,), (0,)).boxes(shape)), 1)
     return sum(one.nbytes for one in transfers if one.source != one.receiver) / shape[0]
 
 
