@@ -110,8 +110,6 @@ class JobProgress(WorkProgress):
     slow_ranks: list[SlowRank] = Field(default_factory=list)
     run_since: datetime | None = None
     """Time at which the job last got slots after it had none; None before its first start."""
-    restarted_at: datetime | None = None
-    """Time of its last start, or of its last move in which no rank stayed; None before its first start."""
     start_s: float | None = None
     """Seconds from the grant of slots to the first step, at the last start without running ranks."""
     stop_s: float | None = None

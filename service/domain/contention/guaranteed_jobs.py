@@ -43,8 +43,6 @@ class Tenure:
         max_wait_s: seconds after which a waiting job gets its turn.
         leased: True for a running job that keeps its slots by the rhythm of the policy, unless another job's minimum
             needs them; None if the policy has none.
-        other_kinds: (J, C) configurations on other device kinds, of jobs that restarted less than their minimum run
-            time ago; None if there are none.
     """
 
     run_s: FloatArray
@@ -57,7 +55,6 @@ class Tenure:
     coming: FloatArray
     max_wait_s: float
     leased: BoolArray | None = None
-    other_kinds: BoolArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

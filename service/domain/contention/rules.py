@@ -26,7 +26,7 @@ from service.domain.contention.guaranteed_jobs import (
 from service.domain.contention.rate import at_rest, ending, keeping, not_repaid
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import kept
-from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+from service.domain.shared.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots=True, which rules out cached_property
@@ -39,7 +39,6 @@ class Contest:
         seats: jobs that must have slots.
         unproven: (J, C) sizes that wait for free slots or for the end of another exploration.
         resting: (J, C) sizes to which a job at rest does not change (`rate`).
-        other_kinds: (J, C) configurations on other device kinds, to which jobs do not move yet.
         reserved: (J,) waiting jobs that may not start yet, because slots are kept for the job
             `seats.reserving`.
         deadlines: plan of the jobs with deadlines.
@@ -52,7 +51,6 @@ class Contest:
     seats: GuaranteedJobs
     unproven: BoolArray
     resting: BoolArray
-    other_kinds: BoolArray
     reserved: BoolArray
     deadlines: DeadlinePlan
     due: BoolArray
@@ -92,8 +90,7 @@ def contend(
     keeps = keeping(given, (rests | leased) & ~tenure.forced, seats.columns)
     resting |= given.allowed & keeps[:, None] & _smaller(given)
     resting |= given.allowed & (keeps & leased)[:, None] & ~kept(given)
-    other_kinds = _other_kinds(given, tenure, seats.columns) & ~due[:, None]
-    allowed = given.allowed & ~waits & ~resting & ~other_kinds & ~reserved[:, None]
+    allowed = given.allowed & ~waits & ~resting & ~reserved[:, None]
     columns = np.where(keeps, given.current, seats.columns)
     return Contest(
         given=replace(given, allowed=allowed, seats=columns, firm=seats.firm | keeps),
@@ -101,7 +98,6 @@ def contend(
         seats=replace(seats, columns=columns),
         unproven=waits,
         resting=resting,
-        other_kinds=other_kinds,
         reserved=reserved,
         deadlines=rule.plan,
         due=due,
@@ -121,7 +117,6 @@ def _nothing_to_share(given: RoundInput, tenure: Tenure) -> Contest:
         seats=seats,
         unproven=nowhere,
         resting=nowhere,
-        other_kinds=nowhere,
         reserved=nobody,
         deadlines=DeadlinePlan(),
         due=nobody,
@@ -134,20 +129,6 @@ def _leased(given: RoundInput, tenure: Tenure) -> BoolArray:
     if tenure.leased is None:
         return np.zeros(len(given.current), dtype=np.bool_)
     return np.asarray(tenure.leased & (given.current != NOTHING) & (given.change_s > 0) & ~tenure.forced)
-
-
-def _other_kinds(given: RoundInput, tenure: Tenure, seats: IntArray) -> BoolArray:
-    """Return the configurations (J, C) on other device kinds that wait for the minimum run time of their jobs.
-
-    A job moves at once if it must leave its slots, if its user or its search asks for it, or if the minimums of all
-    jobs, `seats` (J,), fit only then.
-    """
-    if tenure.other_kinds is None:
-        return np.zeros_like(given.allowed)
-    rows, held = np.arange(len(seats)), np.maximum(given.current, 0)
-    may_stay = (given.current != NOTHING) & given.allowed[rows, held] & (given.change_s > 0) & ~tenure.forced
-    moves = (seats != NOTHING) & tenure.other_kinds[rows, np.maximum(seats, 0)]
-    return np.asarray(tenure.other_kinds & (may_stay & ~moves)[:, None])
 
 
 def _smaller(given: RoundInput) -> BoolArray:

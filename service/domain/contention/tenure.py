@@ -18,7 +18,7 @@ from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.rate import recent_changes
 from service.domain.jobs.job import Job
 from service.domain.perf.convergence import epoch_samples
-from service.domain.shared.arrays import BoolArray, FloatArray
+from service.domain.shared.arrays import FloatArray
 
 
 def tenure_of(scope: RoundScope) -> Tenure:
@@ -26,7 +26,6 @@ def tenure_of(scope: RoundScope) -> Tenure:
     jobs, holdings = scope.jobs, list(scope.holdings.values())
     rules, now = scope.snapshot.contention, scope.snapshot.now
     recent = [recent_changes(job.progress, now) for job in jobs]
-    least_s = np.array([min_run_s(job, rules.min_run_s) for job in jobs])
     since = [job.progress.run_since or job.state_since for job in jobs]
     run_s = [
         max(0.0, (now - began).total_seconds()) if one.size else 0.0
@@ -34,7 +33,7 @@ def tenure_of(scope: RoundScope) -> Tenure:
     ]
     return Tenure(
         run_s=np.array(run_s),
-        min_run_s=least_s,
+        min_run_s=np.array([min_run_s(job, rules.min_run_s) for job in jobs]),
         pinned=np.array(
             [job.pinned_size == one.size for job, one in zip(jobs, holdings, strict=True)], dtype=np.bool_
         ),
@@ -47,30 +46,7 @@ def tenure_of(scope: RoundScope) -> Tenure:
         leased=np.array([is_leased(job, rules, now) for job in jobs], dtype=np.bool_)
         if rules.leases
         else None,
-        other_kinds=_other_kinds(scope, least_s),
     )
-
-
-def _other_kinds(scope: RoundScope, least_s: FloatArray) -> BoolArray:
-    """Return the configurations (J, C) on other device kinds, of jobs that restarted less than `least_s` (J,) ago.
-
-    A configuration of two kinds counts as another one only if the job holds no slot of either.
-    """
-    columns = scope.columns
-    kinds = sorted({pool.kind for pool in columns.pools})
-    of_kind = np.array([[pool.kind == kind for kind in kinds] for pool in columns.pools], dtype=np.bool_)
-    uses = (columns.parts > 0) @ of_kind.reshape(len(columns.pools), len(kinds))
-    now = scope.snapshot.now
-    since_s = np.array(
-        [(now - (job.progress.restarted_at or job.state_since)).total_seconds() for job in scope.jobs]
-    )
-    recent = (scope.current >= 0) & (since_s >= 0) & (since_s < least_s)
-    shares = (
-        uses[np.maximum(scope.current, 0)] @ uses.T
-        if len(uses)
-        else np.zeros((len(scope.jobs), 0), dtype=np.bool_)
-    )
-    return np.asarray(recent[:, None] & ~shares)
 
 
 def is_leased(job: Job, rules: ContentionRules, now: datetime) -> bool:

@@ -183,8 +183,6 @@ def complete_switch(life: Life, message: Switched) -> Life:
     coming = life.generations[switch.generation]
     how = "checkpoint" if not switch.lost and _is_whole_move(before, coming.members) else "live"
     progress = before.progress.model_copy(update={"batch_effect": next_effect(before)})
-    if how == "checkpoint":
-        progress = progress.model_copy(update={"restarted_at": life.now})
     grew = bool(switch.ready_s)
     life = life.without_allocation(before.generation).with_job(
         replace(

@@ -84,7 +84,7 @@ def _in_run(life: Life, global_batch: int | None, batch_effect: float | None) ->
 
     A restart at another size continues its run; any other start begins one.
     """
-    given = {"restarted_at": life.now, "global_batch": global_batch, "batch_effect": batch_effect}
+    given = {"global_batch": global_batch, "batch_effect": batch_effect}
     update: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if life.job.state is not JobState.RESIZING:
         update["run_since"] = life.now

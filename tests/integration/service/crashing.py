@@ -322,7 +322,7 @@ async def outcome(world: World) -> str:
     queries = {
         "job": "SELECT name, state, reason, generation, newest_generation, attempt, preemptions,"
         " infrastructure_failures, user_errors, pinned_size, pause_requested, live,"
-        " progress - CAST('{run_since,restarted_at,start_s,stop_s,imposed,imposed_s,losses}' AS text[]) FROM jobs ORDER BY name",
+        " progress - CAST('{run_since,start_s,stop_s,imposed,imposed_s,losses}' AS text[]) FROM jobs ORDER BY name",
         "event": "SELECT jobs.name, events.kind, events.state, events.generation FROM events"
         " JOIN jobs ON jobs.id = job_id ORDER BY jobs.name, events.sequence",
         "exit": "SELECT jobs.name, e.generation, e.rank, e.exit_code, e.signal, e.stopped_by_agent FROM rank_exits e"

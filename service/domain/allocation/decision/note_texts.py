@@ -6,7 +6,7 @@ from service.domain.allocation.configurations.resuming import why_not_resumed, w
 from service.domain.allocation.inputs.notes import MIN_GAIN, MIN_RUNTIME_S, Note
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.contention.rate import recent_changes
-from service.domain.contention.tenure import is_leased, min_run_s
+from service.domain.contention.tenure import is_leased
 from service.domain.jobs.job import Job
 
 _NOTES = {
@@ -37,9 +37,6 @@ def note_text(note: Note, job: Job, snapshot: Snapshot) -> str:
             recent = recent_changes(job.progress, snapshot.now)
             cost_s = sum(one.cost_s for one in recent)
             text = f"a change does not pay off: {len(recent)} in ten minutes cost {cost_s:.1f} s of training, or the job ends soon"
-        case Note.OTHER_KIND:
-            least_s = min_run_s(job, snapshot.contention.min_run_s)
-            text = f"another device kind needs a restart, which waits until the job has run for {least_s:.0f} s since its last one"
         case Note.NO_GAIN:
             change = "pause" if job.live else "restart"
             text = f"not {MIN_GAIN - 1:.0%} faster than now: not worth a {change}"

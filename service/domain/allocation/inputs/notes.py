@@ -49,7 +49,6 @@ class Note(IntEnum):
     RESERVED = 13
     TOO_LATE = 14
     OTHER_MARKET = 15
-    OTHER_KIND = 16
     UNKNOWN_RESUME = 20
 
 
@@ -158,10 +157,9 @@ def contested(codes: IntArray, contest: Contest) -> IntArray:
             offered & contest.too_late,
             offered & contest.reserved[:, None],
             offered & contest.unproven,
-            offered & contest.other_kinds,
             offered & contest.resting,
         ],
-        [Note.TOO_LATE, Note.RESERVED, Note.UNPROVEN, Note.OTHER_KIND, Note.AT_REST],
+        [Note.TOO_LATE, Note.RESERVED, Note.UNPROVEN, Note.AT_REST],
         codes,
     ).astype(np.int64)
 

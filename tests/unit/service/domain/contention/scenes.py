@@ -27,8 +27,6 @@ class Rival:
 
     holds: int = 0
     kind: int = 0
-    kinds: tuple[int, ...] = (0, 1)
-    """Kinds on which it may run."""
     sizes: tuple[int, ...] = (1, 2, 4)
     known: tuple[int, ...] = (1, 2, 4)
     scaling: float = 0.9
@@ -44,8 +42,6 @@ class Rival:
     rigid: bool = False
     forced: bool = False
     leased: bool = False
-    restarted: bool = False
-    """True if it restarted less than its minimum run time ago."""
     exempt: bool = False
     entitled: bool = False
     left_s: float = math.inf
@@ -64,8 +60,6 @@ class Scene:
     sizes: Sequence[int] = (1, 2, 4)
     coming: Sequence[int] = (0,)
     max_wait_s: float = 1800.0
-    speeds: Sequence[float] = (1.0,)
-    """Relative speed of a slot by kind; 1 for further kinds."""
     rows: tuple[Row, ...] = field(default=())
 
     @cached_property
@@ -90,7 +84,6 @@ class Scene:
             for kind, most in enumerate(self.capacity)
         )
         jobs = len(self.rivals)
-        speed = np.array([*self.speeds, *[1.0] * len(self.capacity)])[self.kinds]
         return RoundInput(
             configurations=Configurations(
                 kinds=tuple(f"kind-{kind}" for kind in range(len(self.capacity))),
@@ -100,13 +93,10 @@ class Scene:
                 usd_per_h=np.zeros(len(slots)),
             ),
             rows=(*per_kind, *self.rows),
-            goodput=np.array([100.0 * speed * slots**one.scaling for one in self.rivals]).reshape(
+            goodput=np.array([100.0 * slots**one.scaling for one in self.rivals]).reshape(jobs, len(slots)),
+            allowed=np.array([np.isin(slots, one.sizes) for one in self.rivals], dtype=np.bool_).reshape(
                 jobs, len(slots)
             ),
-            allowed=np.array(
-                [np.isin(slots, one.sizes) & np.isin(self.kinds, one.kinds) for one in self.rivals],
-                dtype=np.bool_,
-            ).reshape(jobs, len(slots)),
             current=self.of(lambda one: self.column(one.holds, one.kind), np.int64),
             weight=self.of(lambda one: one.weight),
             age_s=np.full(jobs, 1000.0),
@@ -135,9 +125,6 @@ class Scene:
             ),
             max_wait_s=self.max_wait_s,
             leased=self.of(lambda one: one.leased, np.bool_),
-            other_kinds=np.array([one.restarted & (self.kinds != one.kind) for one in self.rivals]).reshape(
-                len(self.rivals), len(self.slots)
-            ),
         )
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -103,32 +102,6 @@ def test_a_leased_job_shrinks_for_a_minimum_and_leaves_lost_slots() -> None:
     assert chosen(Scene(rivals=[running(4, leased=True), waiting(sizes=(1,))])) == [2, 1]
     forced = Scene(rivals=[running(2, leased=True, forced=True)])
     assert not forced.contest.resting.any()
-
-
-def on_two_kinds(**fields: Any) -> Scene:
-    """A job on the slow kind of two, the other of which is free."""
-    job = running(2, sizes=(2,), **fields)
-    return Scene(rivals=[job], capacity=(2, 2), speeds=(1.0, 4.0))
-
-
-def test_a_job_that_has_just_restarted_keeps_its_device_kind() -> None:
-    held, free = on_two_kinds(restarted=True), on_two_kinds()
-    assert held.contest.other_kinds.tolist() == [[False] * 3 + [True] * 3]
-    assert not free.contest.other_kinds.any()
-    choices = [Goodput().choose(one.contest.given, one.contest.solver(solve)) for one in (held, free)]
-    assert [int(one.chosen[0]) for one in choices] == [held.column(2, 0), held.column(2, 1)]
-
-
-@pytest.mark.parametrize("fields", [{"forced": True}, {"change_s": 0.0}])
-def test_a_job_that_must_leave_or_is_asked_to_changes_its_kind_at_once(fields: dict[str, Any]) -> None:
-    assert not on_two_kinds(restarted=True, **fields).contest.other_kinds.any()
-
-
-def test_a_job_changes_its_kind_for_the_minimum_of_another() -> None:
-    rivals = [running(2, sizes=(2,), restarted=True), waiting(sizes=(2,), kinds=(0,))]
-    contest = Scene(rivals=rivals, capacity=(2, 2)).contest
-    assert not contest.other_kinds.any()
-    assert contest.seats.columns.tolist() == [4, 1]
 
 
 def test_a_job_that_must_leave_is_not_kept() -> None:

@@ -98,31 +98,6 @@ def test_a_job_that_must_leave_a_slot_is_forced() -> None:
     assert tenure(replace(snapshot, nodes=cordoned)).forced.tolist() == [False]
 
 
-@pytest.mark.parametrize(
-    ("progress", "age_s", "held"),
-    [
-        ({"restarted_at": seconds_ago(59)}, 600.0, True),
-        ({"restarted_at": seconds_ago(60)}, 5.0, False),
-        ({"restarted_at": seconds_ago(-1)}, 600.0, False),
-        ({"restarted_at": seconds_ago(200), "start_s": 11.0}, 600.0, True),
-        ({}, 59.0, True),
-        ({"run_since": seconds_ago(7000)}, 600.0, False),
-    ],
-)
-def test_other_kinds_are_held_back_after_a_restart(
-    progress: dict[str, Any], age_s: float, held: bool
-) -> None:
-    spec = spec_of("j", elastic={"min": 1, "max": 2, "mix": ["a100", "t4"]})
-    job = job_of("j", RUNNING, age_s=age_s, spec=spec, progress=JobProgress(**progress))
-    nodes = [node_of("a", 2, kind="a100"), node_of("t", 2, kind="t4"), node_of("h", 2, kind="h100")]
-    scope = scope_of(snapshot_of(nodes, [job], {"j": [("t", 0)]}))
-    marked = tenure_of(scope).other_kinds
-    assert marked is not None
-    kinds = [{pool.kind for pool in scope.columns.parts_of(at)} for at in range(marked.shape[1])]
-    assert {"a100", "t4"} in kinds
-    assert marked[0].tolist() == [held and "t4" not in one for one in kinds]
-
-
 def test_only_the_changes_of_the_last_ten_minutes_cost() -> None:
     imposed = [
         ImposedChange(at=seconds_ago(age_s), cost_s=cost_s)
