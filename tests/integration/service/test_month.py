@@ -60,7 +60,8 @@ class Cluster:
     async def _obey(self, name: str, agent: Agent, command: Any) -> None:
         if isinstance(command, RunCommand):
             self.running.setdefault(command.job_name, {})[name] = command
-            await agent.report(entry("ranks_started", command, how="zygote"))
+            step = await self.says(command.job_name, "first_step", samples=32)
+            await agent.report(entry("ranks_started", command, how="zygote"), step)
         elif isinstance(command, StopCommand):
             for runs in self.running.values():
                 run = runs.get(name)

@@ -59,6 +59,7 @@ async def test_ranks_that_lose_their_peers_to_a_resize_have_not_failed(harness: 
     runs = {agent.name: run_of(await agent.commands()) for agent in (alpha, beta)}
     for agent in (alpha, beta):
         await agent.report(entry("ranks_started", runs[agent.name], how="spawn"))
+    await alpha.report(entry("rank_message", runs["alpha"], **message("first_step", 1, samples=32)))
     await harness.post("jobs/job/resize", {"slots": 1})
     await harness.turn()
     assert (await harness.job()).state is JobState.RESIZING
