@@ -19,8 +19,17 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port on which no server listens now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
+    """Return a port on which no server listens, and which the kernel gives to no other process for a minute.
+
+    A connection on the port that its server has closed keeps it (TIME_WAIT). Servers that set SO_REUSEADDR, as is usual,
+    can still listen on it.
+    """
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((HOST, 0))
+        server.listen(1)
+        port: int = server.getsockname()[1]
+        with socket.create_connection((HOST, port)) as client:
+            server.accept()[0].close()  # the side that closes first keeps the port
+            client.recv(1)
     return port
