@@ -158,6 +158,13 @@ def patient(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) ->
     end_job(cluster.client, job.name)
 
 
+@pytest.fixture
+def name(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The test's name for its job, which ends with the test."""
+    yield job_name(request)
+    end_job(cluster.client, job_name(request))
+
+
 def job_name(request: pytest.FixtureRequest) -> str:
     """The test's name as that of a job."""
     name: str = request.node.name

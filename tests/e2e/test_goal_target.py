@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
-from tests.e2e.conftest import SCRIPTS, Cluster, end_job, job_name
+from tests.e2e.conftest import SCRIPTS, Cluster
 
 EPOCHS = 200
 EPOCH_SAMPLES = 320
-
-
-@pytest.fixture
-def name(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield job_name(request)
-    end_job(cluster.client, job_name(request))
 
 
 @pytest.mark.timeout(300)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,9 @@ import pytest
 from headway.contract.spec import JobSpec
 from headway.contract.views.forecasts import SearchPhase
 from headway.contract.views.jobs import JobState
-from tests.e2e.conftest import SCRIPTS, Cluster, end_job, job_name
+from tests.e2e.conftest import SCRIPTS, Cluster
 
 EPOCHS = 80
-
-
-@pytest.fixture
-def name(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    yield job_name(request)
-    end_job(cluster.client, job_name(request))
 
 
 @pytest.mark.timeout(900)

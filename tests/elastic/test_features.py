@@ -1,4 +1,4 @@
-"""What scripts do with gradients and models beside the plain step holds when the size changes and a rank is lost.
+"""Clipping, scaling, averaging and other work on gradients and models holds when the size changes and a rank is lost.
 
 The table "What holds" of docs/training-library.md claims what these tests show.
 """

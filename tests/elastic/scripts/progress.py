@@ -1,34 +1,21 @@
-"""A model whose gradient noise is known: every measurement gives |G|^2 = signal and a trace of 1.
+"""Training by progress of the model of `counting.py`.
 
-Each sample has a parameter of its own, and all share one. A step over samples without repetition has a mean gradient
-of squared norm 1 / batch + signal, so the noise scale is 1 / signal. The parameters count as those of `count.py`, and
-the shared one counts the steps, each times the factor of its learning rate.
+The parameters of samples count as those of `count.py`, and the shared one counts the steps, each times the factor of its
+learning rate.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
 import torch
+from counting import Counts
 from faults import Faults
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import TensorDataset
 
 import headway
-
-
-class Counts(torch.nn.Module):
-    def __init__(self, samples: int, signal: float) -> None:
-        super().__init__()
-        self.counts = torch.nn.Parameter(torch.zeros(samples, dtype=torch.float64))
-        self.shared = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
-        self.scale = math.sqrt(signal)
-
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        return self.counts[indices] + self.scale * self.shared
-
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--samples", type=int, required=True)

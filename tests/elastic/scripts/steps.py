@@ -6,30 +6,16 @@ It notes the steps that each process evaluated and, as `run.steps`, those that i
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from pathlib import Path
 
 import torch
+from counting import Counts
 from faults import Faults
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import TensorDataset
 
 import headway
-
-
-class Counts(torch.nn.Module):
-    """A parameter for each sample, and a shared one that sets the noise scale as in `progress.py`."""
-
-    def __init__(self, samples: int, signal: float) -> None:
-        super().__init__()
-        self.counts = torch.nn.Parameter(torch.zeros(samples, dtype=torch.float64))
-        self.shared = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
-        self.scale = math.sqrt(signal)
-
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        return self.counts[indices] + self.scale * self.shared
-
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", choices=["loader", "draws"], required=True)
