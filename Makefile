@@ -35,14 +35,14 @@ $(READY): pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train three real jobs on this machine: resize live, kill, pause, drain (about a minute)
+demo: $(READY)  ## train four real jobs on this machine: resize live, kill, pause, drain (a minute or two)
 	$(BIN)/python -m examples.demo
 
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money
 
 # Tests that mostly wait for processes share a core: more workers than cores.
-test: $(READY) browser  ## run the tests (about 25 minutes on two cores)
+test: $(READY) browser  ## run the tests (about 50 minutes on two cores)
 	$(BIN)/python -m pytest tests/unit -n 2 -m 'not long'
 	$(BIN)/python -m pytest $(PURE) -n 2 -m 'not long'
 	$(BIN)/python -m pytest $(STORES) -n 4 -m 'not long'

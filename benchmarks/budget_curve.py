@@ -23,7 +23,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -41,17 +40,24 @@ from service.domain.policies.framework.speedup import clean_goodput
 from service.domain.policies.pollux import Pollux
 from service.domain.rental.machines import MachineReason, cost_usd
 from service.domain.rental.offers import Offer
-from service.domain.rental.rental_targets import Fleet, Release, RentalRules, RentalTarget, RentalTargets
+from service.domain.rental.rental_targets import (
+    Fleet,
+    Release,
+    RentalRules,
+    RentalTarget,
+    RentalTargets,
+    RentalTerms,
+)
 from service.domain.rental.worth.clusters import RentalCluster
 from service.simulation.model.world import Kind, View, World
 from service.simulation.replay.engine import replay
 from service.simulation.replay.metrics import summary
-from service.simulation.replay.renting import RentalTerms, Renter, ServiceRenter, time_of
+from service.simulation.replay.renting import Renter, ReplayRenting, ServiceRenter, time_of
 
 NODES, NODE_SLOTS = 64, 4
 """With half as many nodes, their number would limit the policies instead of the budget."""
 KINDS = (Kind(name="t4", node_slots=(NODE_SLOTS,) * NODES, usd_per_slot_h=1.0),)
-TERMS = RentalTerms(rules=RentalRules(max_machines=NODES))
+RENTING = ReplayRenting(rules=RentalRules(max_machines=NODES))
 Play = tuple[str, Policy, Renter]
 """Kind of resize, policy and renter of a replay."""
 MIDDLES = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -71,16 +77,10 @@ class UtilityBand:
     middle: float
 
     def targets(
-        self,
-        cluster: RentalCluster,
-        fleet: Fleet,
-        offers: Sequence[Offer],
-        policy: Policy,
-        low_since: Mapping[str, datetime],  # noqa: ARG002
-        terms: RentalTerms,  # noqa: ARG002
+        self, cluster: RentalCluster, fleet: Fleet, offers: Sequence[Offer], terms: RentalTerms
     ) -> RentalTargets:
         """Return the nodes to rent and to release."""
-        given, rented = cluster.round(policy).given, len(fleet.machines)
+        given, rented = cluster.round(terms.policy).given, len(fleet.machines)
         nodes = self._nodes(given, rented) if len(given.current) else 0
         (offer,) = offers
         usd_per_h = offer.usd_per_h(Market.ON_DEMAND)
@@ -143,7 +143,7 @@ def _replay_figures(workload: str, jobs: int | None, play: Play) -> dict[str, fl
         BadInput: the measured data are missing.
     """
     resize, policy, renter = play
-    found = replay(_world(workload, resize, jobs), policy, renting=(TERMS, renter))
+    found = replay(_world(workload, resize, jobs), policy, renting=(RENTING, renter))
     usd = sum(cost_usd(machine, time_of(found.end_s)) for machine in found.machines)
     figures = summary(found)
     return {

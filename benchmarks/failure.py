@@ -31,7 +31,7 @@ from pathlib import Path
 from benchmarks.arguments import benchmark_parser, run_benchmark, shared_folder, show, temporary_folder
 from benchmarks.node import until
 from headway.client.client import Client
-from headway.contract import runtime
+from headway.contract import rank_lines, runtime
 from headway.contract.orders import ORDER_FILE, member_id
 from headway.contract.runtime import Switched
 from headway.contract.spec import JobSpec
@@ -70,7 +70,7 @@ class Process:
     def switched(self) -> list[Switched]:
         lines = (self.run_folder / "control" / runtime.message_file(self.born_rank)).read_text()
         messages = [
-            runtime.from_line(line) for line in lines.splitlines(keepends=True) if line.endswith("\n")
+            rank_lines.from_line(line) for line in lines.splitlines(keepends=True) if line.endswith("\n")
         ]
         return [one for one in messages if isinstance(one, Switched)]
 

@@ -4,7 +4,8 @@
 
 A cluster of two APIs, two schedulers, three agents with two slots each, PostgreSQL and Redis trains jobs on this machine. The
 run kills and freezes processes, cuts, blocks and delays connections, fills disks, and sets clocks wrong. Meanwhile users
-submit, resize, pause, cancel and drain. After the last fault all jobs must end. Then a checker counts violations, using only
+submit, resize, pause, cancel and drain. With `--hosts 4`, four agents are in network namespaces, and the run also cuts, slows
+and unplugs the links of these hosts. After the last fault all jobs must end. Then a checker counts violations, using only
 evidence from outside the cluster: journals of ranks, storage, agents' folders, and the answers to clients.
 
 `lost_jobs`: acknowledged submits that are unknown or ended in a wrong state. `doubled_jobs`: surplus jobs.
@@ -29,8 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from benchmarks.faulting.rig import Shape
 from benchmarks.faulting.run import Order, carry_out, save
 from benchmarks.faulting.verdict import findings, summary
+from benchmarks.networking.namespaces import why_not
 
 _FAULTS_PER_MINUTE = 10
 _JOBS_PER_MINUTE = 4
@@ -77,6 +80,9 @@ def main() -> None:
     parser.add_argument(
         "--faults", type=int, help=f"number of faults; default: {_FAULTS_PER_MINUTE} a minute"
     )
+    parser.add_argument(
+        "--hosts", type=int, help="run this number of agents in network namespaces; needs root"
+    )
     parser.add_argument("--jobs", type=int, help=f"submits meanwhile; default: {_JOBS_PER_MINUTE} a minute")
     parser.add_argument("--keep", type=Path, help="folder for the record, the journals and the logs")
     arguments = parser.parse_args()
@@ -87,6 +93,10 @@ def main() -> None:
         faults=round(_FAULTS_PER_MINUTE * minutes) if arguments.faults is None else arguments.faults,
         jobs=round(_JOBS_PER_MINUTE * minutes) if arguments.jobs is None else arguments.jobs,
     )
+    if arguments.hosts is not None:
+        if (missing := why_not()) is not None:
+            raise RuntimeError(missing)
+        order = dataclasses.replace(order, shape=Shape(agents=arguments.hosts, apart=True))
     if arguments.quick:
         order = dataclasses.replace(order, first_jobs=1, epochs=QUICK_EPOCHS)
     result = fault_run(order, arguments.keep)

@@ -26,7 +26,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, show
-from service.domain.perf.fit import Observations, fit
+from service.domain.perf.fit import fit
+from service.domain.perf.observations import Observations
 from service.domain.perf.throughput import PERCENTILE_90, ThroughputModel, log_spread, step_time
 from service.domain.perf.transfer import across_kinds
 from service.domain.shared.arrays import FloatArray

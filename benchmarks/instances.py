@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headway.contract.values.topology import LEVELS
 from service.domain.allocation.knapsack.problem import NOTHING, Row
 from service.domain.allocation.placement.placement import PlacementRequest, PoolSlots, place_all
 from service.domain.jobs.job import Allocation
@@ -17,6 +18,8 @@ from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 NODE_SLOTS = 8
 WHOLE_NODES = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+NODES_TOGETHER = {"nvlink": 2, "rack": 8, "zone": 64}
+"""Nodes of each NVLink domain, rack and zone in a cluster with topology levels."""
 HELD_SHARE = 0.9
 """Share of the slots that running jobs hold before the decision."""
 
@@ -39,8 +42,10 @@ class Instance:
         return _placement_requests(self.given.configurations, chosen, self.given.current, self.held)
 
 
-def make_instance(jobs: int, slots: int, kinds: int, *, seed: int, quotas: int, dollars: bool) -> Instance:
-    """Return jobs on a cluster whose nodes are divided among the kinds."""
+def make_instance(
+    jobs: int, slots: int, kinds: int, *, seed: int, quotas: int, dollars: bool, levels: bool = False
+) -> Instance:
+    """Return jobs on a cluster whose nodes are divided among the kinds, and have labels of three `levels` if set."""
     rng = np.random.default_rng(seed)
     nodes = np.full(kinds, slots // NODE_SLOTS // kinds)
     nodes[: slots // NODE_SLOTS - nodes.sum()] += 1
@@ -48,6 +53,16 @@ def make_instance(jobs: int, slots: int, kinds: int, *, seed: int, quotas: int, 
     usd_per_slot_h = np.asarray(1.5 ** np.arange(kinds), np.float64)
     configurations = _configurations(nodes, usd_per_slot_h)
     models = _models(rng, jobs, speed)
+    if levels:
+        # A generator of its own leaves all other draws as they are without levels.
+        reach = np.exp(
+            np.cumsum(np.random.default_rng(seed).gamma(2.0, 0.1, (jobs, kinds, len(LEVELS))), axis=-1)
+        )
+        models = dataclasses.replace(models, reach=reach)
+        within = np.array([NODES_TOGETHER[level] * NODE_SLOTS for level in LEVELS])
+        configurations = dataclasses.replace(
+            configurations, crosses=np.searchsorted(within, configurations.slots)
+        )
     largest = 2 ** np.minimum(rng.geometric(0.25, jobs), 10) - 1
     allowed = (configurations.slots <= largest[:, None]) | (configurations.slots == 1)
     current = _running(rng, configurations, allowed, nodes * NODE_SLOTS)
@@ -59,7 +74,7 @@ def make_instance(jobs: int, slots: int, kinds: int, *, seed: int, quotas: int, 
     placed = place_all(
         _placement_requests(configurations, current, np.full(jobs, NOTHING), empty),
         {
-            kind: PoolSlots(free=own, node_slots=NODE_SLOTS)
+            kind: PoolSlots(free=own, node_slots=NODE_SLOTS, paths=_paths(own, levels=levels))
             for kind, own in zip(configurations.kinds, free, strict=True)
         },
     )
@@ -70,7 +85,7 @@ def make_instance(jobs: int, slots: int, kinds: int, *, seed: int, quotas: int, 
     return Instance(
         given=_round_input(rng, configurations, rows, allowed, current),
         models=models,
-        pools=_pools(configurations.kinds, free, held),
+        pools=_pools(configurations.kinds, free, held, levels=levels),
         held=held,
     )
 
@@ -202,7 +217,19 @@ def _round_input(
     )
 
 
-def _pools(kinds: tuple[str, ...], free: list[Allocation], held: list[Allocation]) -> dict[str, PoolSlots]:
+def _paths(nodes: Allocation, *, levels: bool) -> dict[str, tuple[str, ...]]:
+    """Return the topology labels of the nodes of a kind, smallest level first; none without levels."""
+    if not levels:
+        return {}
+    return {
+        node: tuple(str(index // NODES_TOGETHER[level]) for level in LEVELS)
+        for index, node in enumerate(nodes)
+    }
+
+
+def _pools(
+    kinds: tuple[str, ...], free: list[Allocation], held: list[Allocation], *, levels: bool
+) -> dict[str, PoolSlots]:
     """Return the slots that no job holds, by kind."""
     taken: dict[str, set[int]] = {}
     for allocation in held:
@@ -215,6 +242,7 @@ def _pools(kinds: tuple[str, ...], free: list[Allocation], held: list[Allocation
                 for node, slots in own.items()
             },
             node_slots=NODE_SLOTS,
+            paths=_paths(own, levels=levels),
         )
         for kind, own in zip(kinds, free, strict=True)
     }

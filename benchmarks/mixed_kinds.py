@@ -3,8 +3,9 @@
     python -m benchmarks.mixed_kinds --json
 
 The service runs with two agents of one slot each, of the kinds `cpu-fast` and `cpu-slow`. Each rank has its own core, and the
-ranks of `cpu-slow` are stopped for three quarters of the time. A job runs on each kind alone, both at the same time. Then a job
-of their class runs on both kinds: the models give its ranks their first local batches.
+ranks of `cpu-slow` compute each forward and backward pass four times. Stopping them for three quarters of the time would also
+stop their part of the collectives, which no slower device does. A job runs on each kind alone, both at the same time. Then a
+job of their class runs on both kinds: the models give its ranks their first local batches.
 
 `speeds`: samples per second on each kind alone.
 `bound_s`: global batch, divided by the sum of the speeds.
@@ -20,108 +21,83 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, shared_folder, show, temporary_folder
-from benchmarks.cluster import wait_for_success
-from benchmarks.uneven import GLOBAL_BATCH, SCRIPT, Slowed
+from benchmarks.cluster import wait_for_nodes, wait_for_success
+from benchmarks.uneven import SCRIPT
 from headway.client.client import Client
-from headway.contract.agents import NodeState
 from headway.contract.spec import JobSpec
+from headway.local.agents import agent_program
+from headway.local.ports import HOST
 from headway.local.stack import LocalStack
-from headway.local.supervisor import Program
 
 KINDS = ("cpu-fast", "cpu-slow")
+PASSES = (1, 4)
+"""Passes that a rank of each kind computes instead of one."""
+GLOBAL_BATCH = 960
+"""Samples of a step, which takes half a second.
+
+The service works on the cores of the ranks, and delays now one and now the other. A step waits for the later of both, so the
+delays of short steps do not average out.
+"""
+QUICK_BATCH = 320
 STEPS = 20
 """Number of steps of each part of a run."""
 MICRO_BATCH = 20
-_POLL_S = 0.02
 _WITHIN_S = 300.0
-
-
-class RankProcess:
-    """A rank, by its process id."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-
-    def send_signal(self, sig: int) -> None:
-        """Send the signal, unless the process has ended."""
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, sig)
-
-
-@contextmanager
-def slowing(folder: Path) -> Iterator[None]:
-    """Give each rank that arrives in the folder its core, slow those of the slow kind, and let them go."""
-    ended = threading.Event()
-
-    def attend() -> None:
-        cores = sorted(os.sched_getaffinity(0))
-        with ExitStack() as slowed:
-            while not ended.wait(_POLL_S):
-                for kind, core in zip(KINDS, cores, strict=False):
-                    for arrived in folder.glob(f"{kind}.*[0-9]"):
-                        begin = arrived.with_name(f"{arrived.name}.go")
-                        if begin.exists():
-                            continue
-                        pid = int(arrived.name.rpartition(".")[2])
-                        os.sched_setaffinity(pid, {core})
-                        if kind == KINDS[1]:
-                            slowed.enter_context(Slowed(RankProcess(pid)))
-                        begin.touch()
-
-    thread = threading.Thread(target=attend)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @contextmanager
 def agents(stack: LocalStack, client: Client) -> Iterator[None]:
     """Run an agent with one slot for each kind, beside those of the stack."""
+    cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as programs:
-        for kind in KINDS:
-            argv = [sys.executable, "-u", "-m", "worker_agent", "--url", stack.url, "--name", kind]
-            argv += ["--address", "127.0.0.1", "--state-dir", str(stack.data / "agents" / kind)]
-            argv += ["--slots", "1", "--device-kind", kind, "--pass-env", "NODE", "--own-jobs"]
-            env = {
-                **os.environ,
-                "NODE": kind,
-                "HEADWAY_JOIN_TOKEN": stack.join_token_file.read_text().strip(),
-            }
-            program = Program(argv, env, stack.logs / f"{kind}.log")
+        for kind, core, passes in zip(KINDS, cores, PASSES, strict=False):
+            program = agent_program(
+                kind,
+                stack.url,
+                state=stack.data / "agents" / kind,
+                log=stack.logs / f"{kind}.log",
+                env={
+                    **os.environ,
+                    "CORE": str(core),
+                    "PASSES": str(passes),
+                    "HEADWAY_JOIN_TOKEN": stack.join_token_file.read_text().strip(),
+                },
+                arguments=[
+                    "--address",
+                    HOST,
+                    "--slots",
+                    "1",
+                    "--device-kind",
+                    kind,
+                    "--pass-env",
+                    "CORE,PASSES",
+                ],
+            )
             program.start()
             programs.callback(program.stop)
-        until_s = time.monotonic() + _WITHIN_S
-        while {one.name for one in client.nodes() if one.state is NodeState.READY} != set(KINDS):
-            if time.monotonic() > until_s:
-                raise RuntimeError(f"the agents have not joined; see their logs in {stack.logs}")
-            time.sleep(_POLL_S)
+        wait_for_nodes(client, KINDS, time.monotonic() + _WITHIN_S)
         yield
 
 
-def spec(name: str, kinds: tuple[str, ...], steps: int, folder: Path) -> JobSpec:
+def spec(name: str, kinds: tuple[str, ...], steps: int, folder: Path, batch: int) -> JobSpec:
     """Return a job with one rank on each of the kinds."""
     elastic: dict[str, Any] = {"min": len(kinds), "max": len(kinds)}
     return JobSpec.model_validate(
         {
             "name": name,
             "workdir": str(SCRIPT.parent),
-            "run": f"python {SCRIPT.name} {GLOBAL_BATCH} {steps} balanced {folder}",
+            "run": f"python {SCRIPT.name} {batch} {steps} balanced {folder}",
             "env": {"OMP_NUM_THREADS": "1"},
             "resources": {"devices": list(kinds)},
             "elastic": {**elastic, "mix": list(kinds)} if len(kinds) > 1 else elastic,
-            "batch": {"global": GLOBAL_BATCH, "max_local": MICRO_BATCH},
+            "batch": {"global": batch, "max_local": MICRO_BATCH},
         }
     )
 
@@ -138,20 +114,25 @@ def run(client: Client, jobs: list[JobSpec], folder: Path) -> list[list[dict[str
     ]
 
 
-def measure(client: Client, folder: Path, number: int, alone_steps: int) -> dict[str, Any]:
+def measure(
+    client: Client, folder: Path, number: int, alone_steps: int, batch: int = GLOBAL_BATCH
+) -> dict[str, Any]:
     """Return the figures of one round. Its class has no earlier measurements."""
     names = [f"mix{number}-{job}" for job in range(1, 4)]
     # The fast rank takes four times as many steps, so that both end at the same time.
     counts = (4 * alone_steps, alone_steps)
     alone = run(
         client,
-        [spec(name, (kind,), count, folder) for name, kind, count in zip(names, KINDS, counts, strict=False)],
+        [
+            spec(name, (kind,), count, folder, batch)
+            for name, kind, count in zip(names, KINDS, counts, strict=False)
+        ],
         folder,
     )
-    speeds = [GLOBAL_BATCH / statistics.median(ranks[0]["step_s"][2:]) for ranks in alone]
-    (both,) = run(client, [spec(names[2], KINDS, 2 * STEPS, folder)], folder)
+    speeds = [batch / statistics.median(ranks[0]["step_s"][2:]) for ranks in alone]
+    (both,) = run(client, [spec(names[2], KINDS, 2 * STEPS, folder, batch)], folder)
     both.sort(key=lambda rank: -rank["local_batches"][-1])
-    bound_s, step_s = GLOBAL_BATCH / sum(speeds), both[0]["step_s"]
+    bound_s, step_s = batch / sum(speeds), both[0]["step_s"]
     return {
         "first_steps_share": round(bound_s / statistics.median(step_s[:STEPS]), 3),
         "share_of_bound": round(bound_s / statistics.median(step_s[STEPS:]), 3),
@@ -168,11 +149,12 @@ def main() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         raise RuntimeError("this benchmark needs two cores, one for each rank")
     alone_steps, repeats = (12, 1) if arguments.quick else (25, arguments.repeats)
+    batch = QUICK_BATCH if arguments.quick else GLOBAL_BATCH
     with temporary_folder() as folder, LocalStack(folder / "stack", agents=0) as stack:
         shared = shared_folder(folder)
-        with stack.client() as client, slowing(shared), agents(stack, client):
+        with stack.client() as client, agents(stack, client):
             rounds = sorted(
-                (measure(client, shared, number, alone_steps) for number in range(repeats)),
+                (measure(client, shared, number, alone_steps, batch) for number in range(repeats)),
                 key=lambda one: one["first_steps_share"],
             )
     result = {

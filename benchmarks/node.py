@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from headway.contract import runtime
+from headway.contract import rank_lines, runtime
 from headway.contract.agents import DEVICE_CPU, RankSlot, RunCommand, SlotInfo
 from headway.contract.orders import BatchPlan, Order, order_to_json
 from headway.local.ports import HOST, free_port
@@ -125,6 +126,7 @@ class Job:
         self._env = env or {}
         self._checkpoint_uri = checkpoint_uri
         self._ports: dict[int, int] = {}
+        self._killed: set[Path] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -186,13 +188,24 @@ class Job:
         self._node.send(Start(folder.name))
 
     def order(
-        self, generation: int, members: dict[str, int], *, store_of: int, batch: int | None = None
+        self,
+        generation: int,
+        members: dict[str, int],
+        *,
+        store_of: int,
+        batch: int | None = None,
+        lost: bool = False,
     ) -> None:
-        """Order a live change of members, or of the global batch."""
+        """Order a live change of members, after a loss if `lost`, or of the global batch."""
         store = f"{HOST}:{self._ports[store_of]}"
         plan = None if batch is None else BatchPlan(global_batch=batch)
         order = Order(
-            generation=generation, world_size=len(members), store=store, members=members, batch=plan
+            generation=generation,
+            world_size=len(members),
+            store=store,
+            members=members,
+            batch=plan,
+            lost=lost,
         )
         for born in self._ports:
             write_text(self._folder.run(born).order, order_to_json(order))
@@ -201,11 +214,17 @@ class Job:
         """Send SIGTERM to the ranks of a generation."""
         self._node.send(Terminate(self._folder.run(generation).name))
 
+    def kill_rank(self, generation: int, rank: int) -> None:
+        """Send SIGKILL to the process that was started as `rank` of a generation."""
+        file = self._folder.run(generation).path / f"rank-{rank}.pid"
+        self._killed.add(file.with_suffix(".exit"))
+        os.kill(int(json.loads(file.read_text())["pid"]), signal.SIGKILL)
+
     def messages(self, generation: int, rank: int, kind: type[Found]) -> list[Found]:
         """Return the messages of this type from the process that was started as `rank`."""
         file = self._folder.run(generation).control / runtime.message_file(rank)
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        messages = [runtime.from_line(line) for line in lines if line.endswith("\n")]
+        messages = [rank_lines.from_line(line) for line in lines if line.endswith("\n")]
         return [one for one in messages if isinstance(one, kind)]
 
     def wait_until_gone(self, generation: int) -> None:
@@ -222,7 +241,7 @@ class Job:
 
     def _check_ranks(self) -> None:
         self._node.listen()
-        for file in self._folder.path.glob("*/rank-*.exit"):
+        for file in set(self._folder.path.glob("*/rank-*.exit")) - self._killed:
             ended = json.loads(file.read_text())
             if ended["exit_code"] not in (runtime.EXIT_DONE, runtime.EXIT_STOPPED) and not ended["signalled"]:
                 logs = sorted(self._folder.path.glob("*/*.log"))

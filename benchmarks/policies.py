@@ -53,7 +53,7 @@ from service.simulation.replay.metrics import summary
 
 QUICK = "homogeneous"
 """Cluster of a quick run."""
-QUICK_JOBS = 12
+QUICK_JOBS = 6
 WORKLOADS = ("philly-1", "philly-2")
 CLUSTERS = {
     "homogeneous": (Kind(name="t4", node_slots=(4,) * 16, usd_per_slot_h=1.0),),

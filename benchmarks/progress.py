@@ -3,14 +3,14 @@
     python -m benchmarks.progress --json
 
 Three tasks train on two slots: the examples `digits` and `gpt_char` (AdamW, rule `sqrt`), and a linear regression on data of
-known noise (SGD, rule `adascale`). Each is measured briefly at several batches first. Then it trains with its own batch to the
+known noise (SGD, rule `adascale`). Each is measured at several batches in turn first. Then it trains with its own batch to the
 end. Then it trains as an adaptive job to the same progress: the service's models choose its batch from these
 measurements and from the gradient noise that the ranks report, and the batch changes in place.
 
 `loss_ratio`: final loss with the adaptive batch over that with the constant one, on the same data, the mean of all seeds;
 of the three tasks, the one furthest from 1.
-`speedup_error`: largest error of the promised speedup, abs(measured / promised - 1). The promise is that of the
-models at each report, for the progress since the report before.
+`speedup_error`: largest error of the promised speedup, abs(measured / promised - 1). The models promise it at each report,
+for the progress until the next one.
 
 `tasks` has the figures of each task: `loss`, `constant_loss`, `speedup`, `promised`, `epochs_read`, `largest_batch`.
 """
@@ -48,6 +48,8 @@ RANKS = 2
 FIRST_STEPS = 100
 """Steps after which the gradient noise counts, as in the service."""
 ENDLESS = 100_000
+CYCLES = 4
+"""Turns of the batches in the measurement of their speeds, so that a machine that changes its speed changes all of them."""
 POLL_S = 0.05
 """Seconds between two looks at the messages, few enough to leave the processor to the rank."""
 
@@ -61,16 +63,16 @@ class Task:
     batch: int
     most: int
     rule: str
-    seeds: int = 1
-    calibration_steps: int = 200
+    seeds: int = 3
+    calibration_steps: int = 800
 
 
 TASKS = (
-    Task("digits", 12, 16, 128, "sqrt", seeds=3),
-    Task("gpt_char", 2, 16, 128, "sqrt", calibration_steps=40),
-    Task("regression", 8, 16, 128, "adascale", seeds=3),
+    Task("digits", 24, 16, 128, "sqrt"),
+    Task("gpt_char", 4, 16, 128, "sqrt", calibration_steps=200),
+    Task("regression", 16, 16, 128, "adascale"),
 )
-QUICK = tuple(replace(task, epochs=2, seeds=1, calibration_steps=20) for task in (TASKS[0], TASKS[2]))
+QUICK = tuple(replace(task, epochs=2, seeds=1, calibration_steps=40) for task in (TASKS[0], TASKS[2]))
 
 
 class Trainer:
@@ -94,8 +96,11 @@ class Trainer:
 
     def has_taken(self, steps: int, batch: int) -> bool:
         """Return True once as many steps of a batch are reported."""
-        reports: list[Progress] = self.messages(Progress)
-        return sum(one.steps for one in reports if one.global_batch == batch) >= steps
+        return self.steps_of(batch) >= steps
+
+    def steps_of(self, batch: int) -> int:
+        """Return the number of reported steps of a batch."""
+        return sum(one.steps for one in _settled(self.messages(Progress)).get(batch, ()))
 
     def has_reported(self, count: int) -> bool:
         """Return True after more than `count` reports of progress."""
@@ -177,17 +182,23 @@ def calibrate(node: Node, folder: Path, task: Task) -> list[Measurement]:
     """Return the measured speed of the task's batches, each twice the one before."""
     with ranks_of(node, folder, task, "calibration", 0, ENDLESS) as ranks:
         trainer = Trainer(ranks)
-        batch = task.batch
-        while batch <= task.most:
-            if batch > task.batch:
+        batches = [task.batch << doubled for doubled in range((task.most // task.batch).bit_length())]
+        for turn, batch in enumerate(CYCLES * batches):
+            if turn:
                 trainer.change_batch(batch)
-            enough = partial(trainer.has_taken, task.calibration_steps, batch)
-            trainer.until(f"steps of {batch} samples", enough)
-            batch *= 2
+            enough = trainer.steps_of(batch) + task.calibration_steps // CYCLES
+            trainer.until(f"steps of {batch} samples", partial(trainer.has_taken, enough, batch))
         reports: list[Progress] = trainer.messages(Progress)
         trainer.stop()
-    batches = sorted({one.global_batch for one in reports if one.steps})
-    return [_measurement(batch, [one for one in reports if one.global_batch == batch]) for batch in batches]
+    return [_measurement(batch, ones) for batch, ones in sorted(_settled(reports).items())]
+
+
+def _settled(reports: Sequence[Progress]) -> dict[int, list[Progress]]:
+    """Return the reports by batch, without the first of the run, which has the steps that fill caches and memory."""
+    by_batch: dict[int, list[Progress]] = {}
+    for one in [one for one in reports if one.steps][1:]:
+        by_batch.setdefault(one.global_batch, []).append(one)
+    return by_batch
 
 
 def _measurement(batch: int, reports: Sequence[Progress]) -> Measurement:
@@ -245,12 +256,13 @@ def _noise(report: Progress) -> float:
 
 def _promised(promise: Promise, reports: Sequence[Progress]) -> float:
     """Return the promised speedup of the whole run: its progress over the promised time of each part."""
-    made = before = 0.0
+    took = before = 0.0
+    noise = np.nan
     for one in reports:
         assert one.progress is not None, "an adaptive job reports its progress"
-        made += (one.progress - before) / promise.speedup(one.global_batch, _noise(one))
-        before = one.progress
-    return before / made
+        took += (one.progress - before) / promise.speedup(one.global_batch, noise)
+        before, noise = one.progress, _noise(one)
+    return before / took
 
 
 def compare(node: Node, folder: Path, task: Task) -> dict[str, float]:

@@ -12,6 +12,9 @@ the end of the first step after.
 `peak_ratio`: peak of rank 0's memory in a change, over that in the steps before.
 `loss_error`: largest difference of a loss from that of a run on 2 slots without changes, over the first loss.
 `bit_equal`: true if the checksum of the whole state after each change is that before.
+`redundancy_step_ratio`: median step time on 2 slots with `elastic.redundancy: neighbour`, over that without, at a global batch
+of `redundancy_batch` samples. `redundancy_step_s`: the latter.
+`lost_steps`: most steps that survivors repeated after SIGKILL of a rank, with redundancy. `loss_pause_s`: their pause.
 
 The keys at the top are those of 34 M parameters. `sizes` has those of the other sizes.
 """
@@ -26,16 +29,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import stamps
 from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
 from benchmarks.node import Job, Node
+from benchmarks.redundancy import measure_redundancy
 from benchmarks.resize import measure_broadcast
 from benchmarks.scripts.networks import network
 from headway.contract.agents import DEVICE_CPU, SlotInfo
 from headway.contract.orders import member_id
 from headway.contract.runtime import Ready, Switched
+from headway.contract.values.meshes import MeshShape
 from headway.train.sharding.boxes import Box, ShardLayout
 from headway.train.sharding.plan import Planner
-from service.domain.jobs.membership import shard_order
+from service.domain.jobs.shard_order import new_ranks
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MAIN = "34M"
@@ -47,6 +53,8 @@ STEPS = 3
 """Steps before each change and after the last."""
 CYCLES = {"34M": 3, "100M": 1}
 QUICK = {"1M": 1}
+REDUNDANCY_BATCH = 512
+REDUNDANCY_STEPS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +72,12 @@ class Step:
 
 def read(file: Path) -> list[Step]:
     """Return the complete lines of the file."""
-    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-    return [Step(**json.loads(line)) for line in lines if line.endswith("\n")]
+    return [Step(**json.loads(line)) for line in stamps.complete_lines(file)]
 
 
 def has_taken(file: Path, count: int, world_size: int) -> Callable[[], bool]:
     """Return a condition that is true once the last `count` steps were all of this size."""
-
-    def condition() -> bool:
-        last = read(file)[-count:]
-        return len(last) == count and all(one.world_size == world_size for one in last)
-
-    return condition
+    return lambda: stamps.ends_with(read(file), count, world_size)
 
 
 class Live:
@@ -92,7 +94,7 @@ class Live:
         self._generation += 1
         generation = self._generation
         if size > len(self._members):
-            kept = dict(zip(shard_order(len(self._members), size), self._members, strict=True))
+            kept = dict(zip(new_numbers(len(self._members), size), self._members, strict=True))
             new = [rank for rank in range(size) if rank not in kept]
             self._job.start(generation, world_size=size, ranks=new, live=True, store_of=1)
             for rank in new:
@@ -117,10 +119,15 @@ class Live:
         return self._job.until("the switch", found)
 
 
+def new_numbers(old: int, new: int) -> list[int]:
+    """Return the ranks of `old` survivors among `new` ranks that divide the parameters."""
+    return new_ranks(range(old), MeshShape(fsdp=old), MeshShape(fsdp=new))
+
+
 def least_bytes(size: str, old: int, new: int) -> int:
     """Return the bytes that must move when the ranks grow from `old` to `new`."""
     planner = Planner(new)
-    kept = shard_order(old, new)
+    kept = new_numbers(old, new)
     moved = 0
     for one in network(size).parameters():
         by_rank: list[Box | None] = [None] * new
@@ -190,6 +197,9 @@ def measure(node: Node, size: str, cycles: int) -> dict[str, Any]:
     with temporary_folder() as folder:
         result = measure_live(node, folder, size, cycles)
         result["restart_s"] = measure_restart(node, folder, size)
+        result |= measure_redundancy(
+            node, folder, size, batch=REDUNDANCY_BATCH, steps=REDUNDANCY_STEPS, repeats=cycles
+        )
         result["broadcast_s"] = statistics.median(measure_broadcast(node, folder, size)[1:])
     result["restart_over_pause"] = result["restart_s"] / result["pause_s"]
     result["pause_over_broadcast"] = result["pause_s"] / result["broadcast_s"]

@@ -9,9 +9,11 @@ import numpy as np
 from benchmarks.instances import NODE_SLOTS, Instance
 from headway.contract.agents import NodeState
 from headway.contract.spec import JobSpec
+from headway.contract.values.topology import LEVELS, level_name
 from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.cluster.snapshot import Measurement, Node, Served, SlotKey, Snapshot
 from service.domain.jobs.job import Job, class_of
+from service.domain.perf.levels import reach_at
 from service.domain.perf.throughput import step_time
 from service.domain.shared.arrays import FloatArray
 
@@ -41,7 +43,11 @@ def make_snapshot(instance: Instance) -> Snapshot:
         now=NOW,
         nodes={
             node: Node(
-                id=node, name=node, state=NodeState.READY, slots=dict.fromkeys(range(NODE_SLOTS), kind)
+                id=node,
+                name=node,
+                state=NodeState.READY,
+                slots=dict.fromkeys(range(NODE_SLOTS), kind),
+                labels=dict(zip(LEVELS, pool.paths.get(node, ()), strict=False)),
             )
             for kind, pool in instance.pools.items()
             for node in pool.free
@@ -118,6 +124,9 @@ def _step_s(instance: Instance) -> FloatArray:
         slots=slots,
         nodes=configurations.nodes[column],
         local_batch=batch,
+        reach=reach_at(
+            instance.models.reach, configurations.crosses, rows, configurations.kind[column], column
+        ),
     )
     return seconds
 
@@ -136,6 +145,7 @@ def _measurement(instance: Instance, row: int, step_s: float) -> Measurement:
         local_batch=-(-batch // slots),
         step_s=step_s,
         step_s_spread=0.1 * step_s,
+        crossed="" if configurations.crosses is None else level_name(int(configurations.crosses[column])),
         gradient_sqr=1.0,
         gradient_var=float(instance.models.noise_scale[row]),
     )

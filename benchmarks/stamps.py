@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,28 @@ class Pause:
         return self.after > self.before
 
 
-def read(file: Path) -> list[Stamp]:
-    """Return the steps that the file has. An incomplete last line is left out."""
+class Sized(Protocol):
+    """A step of `world_size` ranks."""
+
+    @property
+    def world_size(self) -> int: ...
+
+
+def complete_lines(file: Path) -> list[str]:
+    """Return the lines of a file that may not exist yet, without a last one that is being written."""
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-    fields = [line.split() for line in lines if line.endswith("\n")]
+    return [line for line in lines if line.endswith("\n")]
+
+
+def ends_with(steps: Sequence[Sized], count: int, world_size: int) -> bool:
+    """Return True if the last `count` steps were all of this size."""
+    last = steps[-count:]
+    return len(last) == count and all(one.world_size == world_size for one in last)
+
+
+def read(file: Path) -> list[Stamp]:
+    """Return the complete steps that the file has."""
+    fields = [line.split() for line in complete_lines(file)]
     return [Stamp(float(at_s), int(world_size)) for at_s, world_size in fields]
 
 

@@ -23,7 +23,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, show
 from headway.local.guard import MARK
@@ -38,17 +38,10 @@ MEASURED_STEPS = 20
 QUICK_STEPS = (2, 4)
 
 
-class Signalled(Protocol):
-    """A process that can be stopped."""
-
-    def send_signal(self, sig: int) -> None:
-        """Send the signal, unless the process has ended."""
-
-
 class Slowed:
     """Thread that keeps a process stopped for three quarters of the time."""
 
-    def __init__(self, process: Signalled) -> None:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._stop_and_go)

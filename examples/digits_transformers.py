@@ -1,12 +1,12 @@
-"""The handwritten digits of examples/digits.py, trained by Hugging Face's Trainer: resized by restarts.
+"""The handwritten digits of examples/digits.py, trained by Hugging Face's Trainer, elastically.
 
     pip install 'headway[transformers]' scikit-learn
     python examples/digits_transformers.py                       # alone
     torchrun --nproc-per-node 2 examples/digits_transformers.py  # on two processes, without Headway
     headway submit examples/digits_transformers.yaml --wait      # as a job, on one or two slots
 
-For a change of size, Headway stops it after a checkpoint and starts it again. A step takes the same samples at any size. The
-model is a small vision transformer with random initial weights, so nothing is downloaded.
+The lines with `run` make it elastic. The model is a small vision transformer with random initial weights, so nothing is
+downloaded.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
 
-from headway.integrations.transformers import elastic_arguments, elastic_train
+from headway.integrations.transformers import elastic_class, elastic_run
 
 TEST_DIGITS = 397
 
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     options = parser.parse_args()
 
+    run = elastic_run()
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)
@@ -53,16 +54,19 @@ def main() -> None:
         num_attention_heads=4, intermediate_size=64, num_labels=10,
     )  # fmt: skip
     args = TrainingArguments(
-        **elastic_arguments(global_batch=64),
+        output_dir="digits",
+        per_device_train_batch_size=64,
         num_train_epochs=options.epochs,
         learning_rate=3e-3,
         logging_steps=20,
+        save_strategy="no",
+        report_to="none",
     )
-    trainer = Trainer(
+    trainer = elastic_class(run, Trainer)(
         model=ViTForImageClassification(shape), args=args, train_dataset=training, eval_dataset=test,
         compute_metrics=lambda done: {"accuracy": float((done.predictions.argmax(1) == done.label_ids).mean())},
     )  # fmt: skip
-    elastic_train(trainer)
+    trainer.train()
     trainer.evaluate()
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from headway.contract.views.jobs import Problem
 from headway.errors import HeadwayError
-from headway.tls import trusted_for
+from headway.tls import certificate_hint, trusted_for
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
@@ -261,5 +261,6 @@ def _unreachable(url: str, error: httpx.TransportError) -> HeadwayError:
     reason = str(error) or type(error).__name__
     return ServiceUnavailableError(
         f"The service at {url} does not answer ({reason}).",
-        "Start one with `headway up`, or set HEADWAY_URL to the URL of a running service.",
+        certificate_hint(error)
+        or "Start one with `headway up`, or set HEADWAY_URL to the URL of a running service.",
     )

@@ -16,6 +16,16 @@ from headway.contract.spec import NAME_PATTERN, JobSpec
 from headway.errors import HeadwayError
 
 Location = tuple[str | int, ...]
+MOST_CHARACTERS = 65_536
+_DEEPEST = 20
+_MOST_ALIASES = 20
+_OPENING = (
+    yaml.BlockMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.FlowSequenceStartToken,
+)
+_CLOSING = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
 
 
 class JobFileError(HeadwayError):
@@ -64,6 +74,7 @@ def from_fields(fields: Mapping[str, Any]) -> JobSpec:
 
 def _document(text: str, name: str, lines: dict[Location, int]) -> dict[str, Any]:
     try:
+        _refuse_excess(text, name)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None:
             _index(root, (), lines, name)
@@ -77,6 +88,21 @@ def _document(text: str, name: str, lines: dict[Location, int]) -> dict[str, Any
     if not isinstance(document, dict):
         raise JobFileError(f"{name} is not a job file.", "A job has at least `name` and `run`, one per line.")
     return document
+
+
+def _refuse_excess(text: str, name: str) -> None:
+    """Refuse a text that would take long to parse, or become huge by aliases."""
+    if len(text) > MOST_CHARACTERS:
+        raise JobFileError(f"{name} has more than {MOST_CHARACTERS:,} characters.", "Make it shorter.")
+    depth = aliases = 0
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        aliases += isinstance(token, yaml.AliasToken)
+        where = f"{name}:{token.start_mark.line + 1}"
+        if depth > _DEEPEST:
+            raise JobFileError(f"{where}: nested more than {_DEEPEST} deep.", "Nest it less.")
+        if aliases > _MOST_ALIASES:
+            raise JobFileError(f"{where}: more than {_MOST_ALIASES} aliases (*name).", "Write them out.")
 
 
 def _index(node: yaml.Node, at: Location, lines: dict[Location, int], name: str) -> None:

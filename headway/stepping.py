@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import SupportsFloat
 
-from headway.contract.runtime import ENV_CONTROL, ENV_GENERATION, Stepped, message_file, to_line
+from headway.contract.rank_lines import to_line
+from headway.contract.runtime import ENV_CONTROL, ENV_GENERATION, Stepped, message_file
 
 EVERY_S = 0.5
 """Minimum time between two reports. Steps in between are left out, except for the last one."""

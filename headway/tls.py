@@ -47,6 +47,13 @@ def trusted_for(url: str, env: Mapping[str, str]) -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
+def certificate_hint(error: Exception) -> str:
+    """Return what to do about a certificate that was not accepted; empty for another error."""
+    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+        return ""
+    return f"Set {CA_FILE} to the file of the authority that signed the server's certificate, and use a name that it has."
+
+
 def ca_file_of(env: Mapping[str, str]) -> str | None:
     """Return the file of your own authorities if the environment names one."""
     return env.get(CA_FILE, "").strip() or None

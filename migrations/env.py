@@ -6,6 +6,7 @@ from alembic import context
 
 from service.adapters.postgres.tables import (  # noqa: F401  # their tables are in the metadata
     identity,
+    links,
     rental,
     upkeep,
 )

@@ -4,8 +4,11 @@
 
 import sys
 
-from headway.processes import keep_to_itself
-from service import admin, backup, main, rotation
+from service.garbage import paused_collector
+
+with paused_collector():
+    from headway.processes import keep_to_itself
+    from service import admin, backup, main, rotation
 
 keep_to_itself()
 verb = sys.argv[1] if len(sys.argv) > 1 else ""

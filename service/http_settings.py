@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from headway.contract.views.identity import Role
 from service.domain.identity.sign_in import AdmissionRules
-from service.environment import SettingsError, number_of, path_of, text_of, words_of
+from service.environment import SettingsError, number_of, path_of, switch_of, text_of, words_of
 
 RATE_PER_S = 200.0
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -45,7 +45,9 @@ class HttpSettings:
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     """Proxies whose `X-Forwarded-For` header is trusted."""
     metrics_token: str = field(default="", repr=False)
-    """Bearer token of monitoring for `/metrics`; empty if monitoring needs none."""
+    """Bearer token of monitoring for `/metrics`; empty if monitoring has none of its own."""
+    metrics_public: bool = False
+    """True if everybody may read `/metrics`."""
     rate_per_s: float = 0.0
     """Rate limit of one token in requests per second; 0 for no limit."""
 
@@ -81,6 +83,7 @@ def read_http_settings(env: Mapping[str, str]) -> HttpSettings:
         ca_file=ca_file,
         oidc=_oidc(env),
         metrics_token=env.get("HEADWAY_METRICS_TOKEN", "").strip(),
+        metrics_public=switch_of(env, "HEADWAY_METRICS_PUBLIC", default=False),
         trusted_proxies=_networks(env, "HEADWAY_TRUSTED_PROXIES"),
         rate_per_s=number_of(env, "HEADWAY_RATE_PER_S", RATE_PER_S, 0, 1e6),
     )

@@ -58,6 +58,7 @@ from service.settings import Settings, SettingsError, read_settings
 from service.telemetry import collector_of, telemetry
 from service.usecases.identity.identify import Identities
 from service.usecases.nodes.expire import API_FRESH_S
+from service.usecases.nodes.links import ProbePlan
 from service.usecases.ports.credentials import NodeAccess
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.rental import Provider
@@ -68,6 +69,7 @@ from service.usecases.rental.rent import Renting
 log = structlog.get_logger()
 
 _BEAT_S = 2.0
+_PROBES_S = 1.0
 _SIMULATION_LIMIT_S = 900.0
 
 
@@ -117,6 +119,8 @@ class Service:
         """Monotonic time up to which the database knows the lateness."""
         self._identities: Identities | None = None
         """Identities of the application."""
+        self._probe_plan: ProbePlan | None = None
+        """Probes that the application asks agents for."""
 
     async def check(self) -> None:
         """Raise an error if a store cannot be reached or its schema is old.
@@ -182,6 +186,7 @@ class Service:
         app = create_app(context, self._api_background)
         self._lateness = app.state.gates.lateness
         self._identities = app.state.identities
+        self._probe_plan = app.state.heartbeats.links
         install_console(app, context)
         return app
 
@@ -196,8 +201,17 @@ class Service:
         beat = Loop(name="beat", run_once=self.beat, min_interval_s=_BEAT_S, max_interval_s=_BEAT_S)
         async with self.wake_ups.running(), self.wake_ups.heard((WakeUp.ACCESS, "")) as access_changed:
             assert self._identities is not None, "this is the application's background"
+            assert self._probe_plan is not None, "this is the application's background"
+            probes = Loop(
+                name="probes",
+                run_once=self._probe_plan.refresh,
+                min_interval_s=_PROBES_S,
+                max_interval_s=_PROBES_S,
+                rests=2.0,
+            )
             tasks = [
                 asyncio.create_task(run_loop(beat, asyncio.Event())),
+                asyncio.create_task(run_loop(probes, asyncio.Event())),
                 asyncio.create_task(keep(self._identities, access_changed)),
             ]
             try:

@@ -34,7 +34,8 @@ API = {
     "([limits](../operations/access.md#request-limits)).",
     "HEADWAY_MAX_BUNDLE_MIB": "Maximum size of an uploaded job folder.",
     "HEADWAY_API_TOKEN": "A token with admin rights. Unset it after `python -m service create-admin`.",
-    "HEADWAY_METRICS_TOKEN": "Bearer token for `/metrics`; default: none is needed.",
+    "HEADWAY_METRICS_TOKEN": "Bearer token of monitoring for `/metrics`; without it, any token of a viewer of all projects.",
+    "HEADWAY_METRICS_PUBLIC": "`true`: `/metrics`, with names of projects and budgets, needs no token.",
     "HEADWAY_METRICS_LISTEN": "`[ADDRESS:]PORT` for `/metrics` of a scheduler without an API, on loopback by default; unset: none "
     "([monitoring](../monitoring.md)).",
 }
@@ -93,6 +94,7 @@ AGENT = {
     "HEADWAY_JOIN_TOKEN": "`--token`. If the service has it too, any agent may join with it for ever; renting requires that.",
     "HEADWAY_ISOLATION": "`--isolation` ([isolation](../isolation.md)).",
     "HEADWAY_USER_IDS": "`--user-ids`, as `FIRST-LAST`.",
+    "HEADWAY_LABELS": "`--labels` ([racks and zones](../guides/mixed-machines.md#racks-and-zones)).",
     "HEADWAY_AGENT_METRICS_LISTEN": "`--metrics-listen`, as `[ADDRESS:]PORT` ([monitoring](../monitoring.md)).",
     "HEADWAY_PRIVATE": "Folders that no job may read, separated by colons.",
     "HEADWAY_METADATA": "`ec2`: watch for interruption notices of the provider.",
@@ -144,6 +146,7 @@ RANK = {
     "HEADWAY_GENERATION": "Generation for which the process was started; unlike `run.generation`, it stays.",
     "HEADWAY_MEMBER": "Permanent name of the process: that generation and its rank there.",
     "HEADWAY_JOINS": "`1` if the process joins a running training; otherwise unset.",
+    "HEADWAY_REACH": "Addresses that a joining process must reach: the stores of the present members' nodes.",
     "HEADWAY_OUTPUT_DIR": "Output folder, with the same files on every node of the job.",
     "HEADWAY_CONTROL": "Folder for messages between library and agent.",
     "HEADWAY_CHECKPOINT_URI": "Storage of the job's checkpoints.",
@@ -158,6 +161,8 @@ RANK = {
     "HEADWAY_LR_RULE": "`batch.lr_rule`, unless `none`.",
     "HEADWAY_BALANCE": "`batch.balance`, unless the default.",
     "HEADWAY_SPEEDS": "Expected relative speeds of the ranks, with slots of two kinds ([elastic.mix](../guides/mixed-machines.md)).",
+    "HEADWAY_MESH": "Mesh of the ranks at the start, with `parallel`: `replicate=1,fsdp=2,tp=2`.",
+    "HEADWAY_REDUNDANCY": "`elastic.redundancy`, if it is not `none`.",
     "HEADWAY_MIN_DEPTH": "`elastic.partial_backprop.min_depth`, if set.",
     "HEADWAY_TRACKERS": "Additional trackers of `run.report`: `tensorboard,mlflow`.",
 }

@@ -28,6 +28,7 @@ from worker_agent.devices.watch import DeviceWatcher
 from worker_agent.host.folders import StateFolder, read_json, write_json
 from worker_agent.host.identity import Identity, identify
 from worker_agent.host.metadata import Metadata
+from worker_agent.host.network import interface_env
 from worker_agent.isolation import control_groups, engines
 from worker_agent.isolation.modes import Isolation, choose
 from worker_agent.isolation.scratch import close_scratch, remove_abandoned
@@ -44,6 +45,7 @@ from worker_agent.logs.shipping import LogShipper
 from worker_agent.options import Options, parse
 from worker_agent.output.calling import Caller
 from worker_agent.output.keeper import Outputs
+from worker_agent.reach.reaching import Reaching
 from worker_agent.runs.bundles import BundleCache
 from worker_agent.runs.environment import base_env
 from worker_agent.runs.launcher_link import LauncherLink
@@ -91,7 +93,7 @@ class Agent:
         self._state.make()
         self._identity = identify(self._state, options.ports)
         slots = _slots(options, self._state)
-        environment = base_env(os.environ, options.pass_env)
+        environment = base_env(interface_env(options.address, options.url) | os.environ, options.pass_env)
         isolation = _isolation(options, self._state, environment)
         slots = mark_withheld(slots, isolation)
         engine = engines.find(os.environ)
@@ -118,33 +120,38 @@ class Agent:
             outputs=outputs,
             host=Host(slots, inventory.cpu_count(), environment, isolation, engine),
         )
-        prober = Prober(
-            slots=slots,
-            outbox=self._outbox,
-            first_times=self._state.probes,
-            environment=environment,
-            stopping=self._stopping,
-        )
+        prober = self._prober(slots, environment)
+        reaching = Reaching(options, self._identity, api, membership, self._outbox, self._stopping)
         health = RememberedHealth(slots, partial(inventory.with_health, slots))
         self._reporter = Reporter(
             api=api,
             keys=keys,
             membership=membership,
             outbox=self._outbox,
-            request=_join_request(options, self._identity, slots, engine),
+            request=_join_request(options, reaching, self._identity, slots, engine),
             holding=self._supervisor.holding,
             health=health.read,
             probe=prober.request,
+            reach=reaching.prober.request,
             listener=self._supervisor,
             stopping=self._stopping,
             emit=emit,
         )
-        commands = self._commands(membership, keys)
-        self._bodies = [self._reporter.run, commands.run, self._shipper.run, self._tidy, prober.run]
-        self._bodies += [storage.run, outputs.run, *_device_monitors(slots, self._outbox, self._stopping)]
+        self._bodies = [self._reporter.run, self._commands(membership, keys).run, self._shipper.run]
+        self._bodies += [self._tidy, prober.run, storage.run, outputs.run, reaching.listener.run]
+        self._bodies += _device_monitors(slots, self._outbox, self._stopping)
         if options.metadata_url is not None:
             self._bodies.append(self._notices(options.metadata_url).run)
         self._start_telemetry(health)
+
+    def _prober(self, slots: Sequence[SlotInfo], environment: Mapping[str, str]) -> Prober:
+        return Prober(
+            slots=slots,
+            outbox=self._outbox,
+            first_times=self._state.probes,
+            environment=environment,
+            stopping=self._stopping,
+        )
 
     def _outputs(self, caller: Caller) -> Outputs:
         node = hashlib.sha256(self._identity.instance.encode()).hexdigest()[:12]
@@ -265,19 +272,25 @@ def _with_ids(node: str, _: Any, __: str, event: MutableMapping[str, Any]) -> Mu
 
 
 def _join_request(
-    options: Options, identity: Identity, slots: list[SlotInfo], engine: engines.DetectedEngine
+    options: Options,
+    reaching: Reaching,
+    identity: Identity,
+    slots: list[SlotInfo],
+    engine: engines.DetectedEngine,
 ) -> JoinRequest:
     return JoinRequest(
         name=options.name,
         instance=identity.instance,
         address=options.address,
         first_port=identity.ports.first,
-        last_port=identity.ports.last,
+        last_port=reaching.last_port,
         slots=slots,
         agent_version=VERSION,
         cpus=inventory.cpu_count(),
         memory_bytes=inventory.memory_bytes(),
         container_engine=engine.engine,
+        labels=dict(options.labels),
+        host=reaching.facts,
     )
 
 

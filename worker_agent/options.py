@@ -12,9 +12,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headway.contract.spec import NAME_PATTERN
+from headway.contract.values.topology import parse_labels
 from headway.exposing import Bind
 from worker_agent.host.folders import StateFolder
 from worker_agent.host.metadata import EC2_URL
+from worker_agent.host.network import own_address
 from worker_agent.host.ports import Ports
 from worker_agent.isolation.modes import KINDS, Kind, UserIds
 
@@ -58,6 +60,8 @@ class Options:
     """Folders that no job may read, if jobs share the agent's user."""
     metadata_url: str | None = None
     """URL of the metadata service that announces interruptions; None if there is none."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Topology labels of this host by level."""
     metrics_listen: Bind | None = None
     """Address on which to serve `/metrics`; None disables it."""
 
@@ -89,6 +93,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         user_ids=args.user_ids,
         private=_private(env),
         metadata_url=_metadata_url(parser, env),
+        labels=args.labels,
         metrics_listen=args.metrics_listen,
     )
 
@@ -101,18 +106,6 @@ def _metadata_url(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> st
     if provider not in {None, "", "ec2"}:
         parser.error(f"HEADWAY_METADATA: {provider!r} is not supported; the only supported value is ec2")
     return url or (EC2_URL if provider else None)
-
-
-def own_address(url: str) -> str:
-    """Return the address of this host on its route to the service; loopback if the service is on this host."""
-    parts = urlsplit(url)
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))  # sends nothing
-            address: str = probe.getsockname()[0]
-    except OSError:
-        return socket.gethostname()
-    return address
 
 
 def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -150,13 +143,7 @@ def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="DIR",
         help="state folder of this agent alone, kept over restarts (default: ~/.local/state/headway/agents/NAME)",
     )
-    add("--address", help="address for other nodes (default: this host's, on its route to the service)")
-    add(
-        "--ports",
-        type=_ports,
-        metavar="FIRST-LAST",
-        help="ports that jobs may use for their rendezvous (default: 64 free ports between 20000 and 31999)",
-    )
+    _add_place(parser, env)
     add(
         "--pass-env",
         type=_names,
@@ -175,6 +162,25 @@ def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
     _add_isolation(parser, env)
     add("--own-jobs", action="store_true", help="stop the ranks, with a checkpoint, when the agent ends")
     return parser
+
+
+def _add_place(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    add = parser.add_argument
+    add("--address", help="address for other nodes (default: this host's, on its route to the service)")
+    add(
+        "--ports",
+        type=_ports,
+        metavar="FIRST-LAST",
+        help="ports that jobs may use for their rendezvous (default: 64 free ports between 20000 and 31999)",
+    )
+    add(
+        "--labels",
+        type=_labels,
+        default=env.get("HEADWAY_LABELS") or {},
+        metavar="LEVEL=NAME,...",
+        help="where this host is, such as rack=r7,zone=a; levels: nvlink (an NVLink domain of several hosts), rack (or leaf "
+        "switch), zone (default: $HEADWAY_LABELS, or none)",
+    )
 
 
 def _add_isolation(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
@@ -248,6 +254,13 @@ def _ports(text: str) -> Ports:
     if not (first.isdigit() and last.isdigit() and 1024 <= int(first) <= int(last) <= 65535):
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of ports; write it like 20000-20063")
     return Ports(int(first), int(last))
+
+
+def _labels(text: str) -> dict[str, str]:
+    try:
+        return parse_labels(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -175,6 +175,7 @@ class Supervisor:
             case ActionKind.START:
                 self._start(run)
             case ActionKind.TERMINATE:
+                orders.announce_stop(run.folder, run.state.kill_at_s)
                 self._link.send(protocol.Terminate(run.name))
                 run.state = replace(run.state, terminated=True)
             case ActionKind.KILL:
@@ -374,8 +375,7 @@ class Supervisor:
                 elif run_started is not None:
                     self._events.started(run_started, how)
             case protocol.Changed(name):
-                run_changed = self._runs.named(name)
-                if run_changed is not None:
+                if (run_changed := self._runs.named(name)) is not None:
                     self._read_run_files(run_changed)
             case _:
                 _log.warning("ignored an unknown message of the launcher", message=message)

@@ -168,6 +168,6 @@ def read_safetensors(data: bytes) -> dict[str, NDArray[np.float64]]:
 
 
 def listening(lines: Sequence[str]) -> list[int]:
-    """Return the ports with a listening socket, from the lines of `/proc/net/tcp`."""
-    fields = [line.split() for line in lines[1:]]
+    """Return the ports with a listening socket, from the lines of `/proc/net/tcp`, heads included."""
+    fields = [line.split() for line in lines]
     return sorted({int(one[1].rpartition(":")[2], 16) for one in fields if one[3] == "0A"})

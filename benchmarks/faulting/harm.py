@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from benchmarks.faulting.plan import Fault, Kind
+from benchmarks.faulting.plan import HOST_KINDS, Fault, Kind
 from benchmarks.faulting.rig import Rig, launchers
 from benchmarks.faulting.watching import Watcher
+from benchmarks.networking.namespaces import flapping
 from headway.local.ports import HOST
 from worker_agent.launcher import processes
 
@@ -54,6 +55,8 @@ class Harm:
                 return self._jump(fault)
             case Kind.FREEZE_ALL_SERVICES:
                 return self._freeze(self._victims("api") + self._victims("scheduler"))
+        if fault.kind in HOST_KINDS:
+            return self._hurt_host(fault)
         return self._stop_process(fault)
 
     def _hurt_store(self, kind: Kind) -> Done | None:
@@ -143,6 +146,34 @@ class Harm:
         link.swallow()
         return Done(link.name, link.flow)
 
+    def _hurt_host(self, fault: Fault) -> Done:
+        hosts = list(self._rig.hosts.values())
+        host, other = hosts[fault.target % len(hosts)], hosts[(fault.target + 1) % len(hosts)]
+        match fault.kind:
+            case Kind.CUT_PAIR:
+                host.lose(other.address)
+                other.lose(host.address)
+            case Kind.ONE_WAY:
+                host.lose(other.address)
+            case Kind.LOSE_SERVICE:
+                host.lose(self._rig.service_address)
+            case Kind.LOSE_QUEUE:
+                host.lose(self._rig.queue_address)
+            case Kind.SLOW_LINK:
+                host.limit(fault.amount)
+                return Done(host.name, host.unlimit)
+            case Kind.FLAP:
+                return Done(host.name, flapping(host))
+            case Kind.VANISH:
+                host.unplug()
+                return Done(host.name, host.plug)
+
+        def undo() -> None:
+            host.reach(other.address, self._rig.service_address, self._rig.queue_address)
+            other.reach(host.address)
+
+        return Done(f"{host.name} and {other.name}", undo)
+
     def _jump(self, fault: Fault) -> Done:
         names = [*self._rig.names("api"), *self._rig.names("scheduler")]
         name = names[fault.target % len(names)]
@@ -153,6 +184,7 @@ class Harm:
 def missing(rig: Rig) -> list[Kind]:
     """Return the kinds of faults that are not possible on this machine."""
     kinds = [] if rig.clocks.available else [Kind.JUMP_CLOCK]
+    kinds += [] if rig.shape.apart else sorted(HOST_KINDS)
     return kinds if rig.storage.how else [*kinds, Kind.FILL_STORAGE, Kind.FILL_AGENT]
 
 

@@ -32,10 +32,12 @@ class Link:
     Args:
         name: name of the two ends.
         targets: returns the addresses; called for each connection.
+        host: address on which it listens.
     """
 
-    def __init__(self, name: str, targets: Callable[[], Sequence[Address]]) -> None:
+    def __init__(self, name: str, targets: Callable[[], Sequence[Address]], host: str = HOST) -> None:
         self.name = name
+        self.host = host
         self.port = 0
         self.refuses = False
         self.delay_s = 0.0
@@ -49,7 +51,7 @@ class Link:
     async def serve(self) -> asyncio.Server:
         """Listen on a free port."""
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._accept, HOST, self.port or None)
+        server = await asyncio.start_server(self._accept, self.host, self.port or None)
         self.port = server.sockets[0].getsockname()[1]
         return server
 
@@ -112,7 +114,7 @@ class Link:
             writer.write_eof()
 
 
-class Network:
+class ProxyNetwork:
     """All links, served by one thread."""
 
     def __init__(self) -> None:
@@ -122,9 +124,9 @@ class Network:
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
         self._thread.start()
 
-    def add(self, name: str, targets: Callable[[], Sequence[Address]]) -> Link:
+    def add(self, name: str, targets: Callable[[], Sequence[Address]], host: str = HOST) -> Link:
         """Create a link, and return it once it listens."""
-        link = Link(name, targets)
+        link = Link(name, targets, host)
         self._servers.append(self._do(link.serve()).result(_START_TIMEOUT_S))
         self.links[name] = link
         return link

@@ -45,6 +45,34 @@ class Kind(StrEnum):
     """The disk with an agent's folder is full for a while."""
     JUMP_CLOCK = "jump_clock"
     """The wall clock of one service process is wrong by `amount` seconds for a while."""
+    CUT_PAIR = "cut_pair"
+    """Two hosts lose all packets to each other for a while."""
+    ONE_WAY = "one_way"
+    """A host loses all packets to another one for a while, and still receives its packets."""
+    FLAP = "flap"
+    """The link of a host is off and on in turns for a while."""
+    SLOW_LINK = "slow_link"
+    """The link of a host has a rate of `amount` Mbit/s for a while."""
+    LOSE_SERVICE = "lose_service"
+    """A host loses all packets to the API for a while."""
+    LOSE_QUEUE = "lose_queue"
+    """A host loses all packets to Redis for a while."""
+    VANISH = "vanish"
+    """A host loses all packets from and to it for longer than its lease."""
+
+
+HOST_KINDS = frozenset(
+    {
+        Kind.CUT_PAIR,
+        Kind.ONE_WAY,
+        Kind.FLAP,
+        Kind.SLOW_LINK,
+        Kind.LOSE_SERVICE,
+        Kind.LOSE_QUEUE,
+        Kind.VANISH,
+    }
+)
+"""Faults of the network between hosts, which need hosts of their own."""
 
 
 class Action(StrEnum):
@@ -82,6 +110,13 @@ WEIGHTS: Mapping[Kind, float] = {
     Kind.FILL_STORAGE: 1.5,
     Kind.FILL_AGENT: 1.5,
     Kind.JUMP_CLOCK: 1.5,
+    Kind.CUT_PAIR: 3,
+    Kind.ONE_WAY: 3,
+    Kind.FLAP: 2,
+    Kind.SLOW_LINK: 2,
+    Kind.LOSE_SERVICE: 1.5,
+    Kind.LOSE_QUEUE: 1.5,
+    Kind.VANISH: 1.5,
 }
 """Relative frequencies of the kinds."""
 
@@ -98,9 +133,16 @@ _LASTS_S: Mapping[Kind, tuple[float, float]] = {
     Kind.FILL_STORAGE: (2, 12),
     Kind.FILL_AGENT: (1, 8),
     Kind.JUMP_CLOCK: (3, 20),
+    Kind.CUT_PAIR: (1, 30),
+    Kind.ONE_WAY: (1, 30),
+    Kind.FLAP: (3, 20),
+    Kind.SLOW_LINK: (5, 30),
+    Kind.LOSE_SERVICE: (1, 30),
+    Kind.LOSE_QUEUE: (1, 30),
 }
 """Minimum and maximum duration in seconds of temporary faults."""
 _JUMPS_S = (-3600.0, -60.0, -5.0, 5.0, 60.0, 3600.0)
+_RATES_MBIT_PER_S = (1.0, 10.0, 100.0)
 _DELAYS_S = (0.05, 0.3, 1.0)
 _ACTIONS: Mapping[Action, float] = {
     Action.SUBMIT: 4,
@@ -120,7 +162,7 @@ class Fault:
     """Planned fault.
 
     `target` modulo the number of present targets is the index of the chosen one. `lasts_s` is 0 for an instantaneous fault.
-    `amount` is the length of a delay or of a jump of the clock, in seconds.
+    `amount` is the length of a delay or of a jump of the clock, in seconds, or the rate of a link in Mbit/s.
     """
 
     at_s: float
@@ -183,10 +225,14 @@ def make_plan(
 
 def _fault(dice: random.Random, at_s: float, kind: Kind, lease_s: float) -> Fault:
     target = dice.randrange(_TARGETS)
-    if kind is Kind.PARTITION:
+    if kind in {Kind.PARTITION, Kind.VANISH}:
         return Fault(at_s, kind, target, lease_s + dice.uniform(2, 6))
     lasts_s = dice.uniform(*_LASTS_S[kind]) if kind in _LASTS_S else 0.0
-    amounts = {Kind.DELAY: _DELAYS_S, Kind.JUMP_CLOCK: _JUMPS_S}.get(kind, (0.0,))
+    amounts = {
+        Kind.DELAY: _DELAYS_S,
+        Kind.JUMP_CLOCK: _JUMPS_S,
+        Kind.SLOW_LINK: _RATES_MBIT_PER_S,
+    }.get(kind, (0.0,))
     return Fault(at_s, kind, target, lasts_s, dice.choice(amounts))
 
 

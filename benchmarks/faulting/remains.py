@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.faulting.evidence import Left, Life, listening
@@ -15,12 +15,15 @@ from worker_agent.launcher import processes
 from worker_agent.runs.records import KEEP_GENERATIONS
 
 
-def of_jobs(living: Collection[Life], agents: Collection[Path]) -> list[Left]:
-    """Return the remainders of jobs on agents, after all jobs have ended and the agents had time to tidy up."""
+def of_jobs(living: Collection[Life], agents: Mapping[Path, Sequence[str]]) -> list[Left]:
+    """Return the remainders of jobs on agents, after all jobs have ended and the agents had time to tidy up.
+
+    `agents` maps the folder of each to the tables of TCP sockets on its host.
+    """
     found = [Left(f"process {life.pid} (rank {life.rank})", life.name) for life in living]
-    for folder in agents:
+    for folder, sockets in agents.items():
         found += _in_folder(StateFolder(folder))
-        found += _ports(folder)
+        found += _ports(folder, sockets)
     return found
 
 
@@ -40,13 +43,10 @@ def _in_folder(state: StateFolder) -> Iterator[Left]:
         yield Left("half a file", str(beside))
 
 
-def _ports(folder: Path) -> Iterator[Left]:
+def _ports(folder: Path, sockets: Sequence[str]) -> Iterator[Left]:
     first, last = json.loads((folder / "agent.json").read_text())["ports"]
-    lines = [
-        line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
-    ]
-    for port in listening(["", *lines]):
-        if first <= port <= last:
+    for port in listening(sockets):
+        if first <= port < last:  # the agent listens on the last one for probes
             yield Left(f"port {port} is listened on", folder.name)
 
 

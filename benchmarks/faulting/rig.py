@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +19,12 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from benchmarks.faulting.hosts import SmallDisk, WrongClocks
-from benchmarks.faulting.network import Address, Network
+from benchmarks.faulting.network import Address, ProxyNetwork
+from benchmarks.networking.namespaces import Bridge, Namespace, bridge
 from headway.client.client import Client
 from headway.contract.agents import NodeState
 from headway.errors import HeadwayError
+from headway.local.agents import agent_program
 from headway.local.ports import HOST, free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import LocalError, birth, last_lines, open_log
@@ -46,6 +49,8 @@ class Shape:
     slots: int = 2
     lease_s: float = 20.0
     silence_s: float = 6.0
+    apart: bool = False
+    """Each agent has a network namespace of its own."""
 
 
 @dataclass
@@ -70,7 +75,7 @@ class Rig:
         self.folder = folder
         self.shape = shape
         self.logs = folder / "logs"
-        self.network = Network()
+        self.network = ProxyNetwork()
         self.disks = {"storage": SmallDisk(folder / "storage")}
         self.disks |= {name: SmallDisk(self.agent_state(name)) for name in self.names("agent")}
         self.storage = self.disks["storage"]
@@ -83,6 +88,11 @@ class Rig:
         self._kept: dict[str, _Kept] = {}
         self._ports = {name: free_port() for name in self.names("api")}
         self.url = ""
+        self.hosts: dict[str, Namespace] = {}
+        """Hosts by the names of their agents; empty unless these are apart."""
+        self.service_address = self.queue_address = HOST
+        self._bridge: Bridge | None = None
+        self._exits = ExitStack()
 
     def names(self, what: str) -> list[str]:
         """Return the names of all programs of a kind: `api`, `scheduler` or `agent`."""
@@ -104,6 +114,9 @@ class Rig:
             LocalError: a part does not start.
         """
         self.logs.mkdir()
+        if self.shape.apart:
+            self._bridge = self._exits.enter_context(bridge())
+            self.service_address, self.queue_address = self._bridge.address(1), self._bridge.address(2)
         database, queue = self.postgres.start(), self.redis.start()
         self._keep("postgres", self.postgres)
         self._keep("redis", self.redis)
@@ -111,7 +124,7 @@ class Rig:
         apis: list[Address] = [(HOST, port) for port in self._ports.values()]
         self.url = f"http://{HOST}:{self.network.add('users-api', lambda: apis).port}"
         redis_port = urlsplit(queue).port or 0
-        agents_redis = self.network.add("agents-redis", lambda: [(HOST, redis_port)])
+        agents_redis = self.network.add("agents-redis", lambda: [(HOST, redis_port)], self.queue_address)
         for name in [*self.names("api"), *self.names("scheduler")]:
             self._service(name, queue, agents_redis.port)
         for name in self.names("agent"):
@@ -131,10 +144,13 @@ class Rig:
             for thread in threads:
                 thread.join()
         self.network.close()
+        self._exits.close()
 
     def heal(self) -> None:
-        """Reset links, disks and clocks to their normal state."""
+        """Reset links, hosts, disks and clocks to their normal state."""
         self.network.heal()
+        for host in self.hosts.values():
+            host.heal()
         self.clocks.correct()
         for disk in self.disks.values():
             disk.empty()
@@ -143,6 +159,13 @@ class Rig:
         """Unmount the disks, with loss of their content."""
         for disk in self.disks.values():
             disk.close()
+
+    def tcp_tables(self, agent: str) -> list[str]:
+        """Return the lines of the kernel's tables of TCP sockets on the host of an agent."""
+        command = ["cat", "/proc/net/tcp", "/proc/net/tcp6"]
+        if agent in self.hosts:
+            command = self.hosts[agent].inside(*command)
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
     def starts(self) -> dict[str, int]:
         """Return the number of starts of each part."""
@@ -198,7 +221,7 @@ class Rig:
             redis._replace(netloc=f":{redis.password}@{HOST}:{to_redis.port}").geturl(),
         )
         env["HEADWAY_AGENT_REDIS_URL"] = redis._replace(
-            netloc=f":{redis.password}@{HOST}:{agents_redis}"
+            netloc=f":{redis.password}@{self.queue_address}:{agents_redis}"
         ).geturl()
         env |= self.clocks.env(name)
         role = name.partition("-")[0]
@@ -208,14 +231,26 @@ class Rig:
         self._run(name, Program(command, env, self.logs / f"{name}.log"))
 
     def _agent(self, name: str, apis: list[Address]) -> None:
-        link = self.network.add(f"{name}-api", lambda: apis)
-        command = [sys.executable, "-u", "-m", "worker_agent", "--url", f"http://{HOST}:{link.port}"]
-        command += ["--name", name, "--address", HOST, "--slots", str(self.shape.slots)]
-        command += ["--own-jobs", "--state-dir", str(self.agent_state(name))]
+        link = self.network.add(f"{name}-api", lambda: apis, self.service_address)
+        arguments, inside = ["--slots", str(self.shape.slots)], []
+        if self._bridge is None:
+            arguments += ["--address", HOST]
+        else:
+            self.hosts[name] = self._bridge.add(name)
+            inside = self.hosts[name].inside()
         env = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
         env["HEADWAY_JOIN_TOKEN"] = self._join_token
         env["HEADWAY_ISOLATION"] = "none"  # ranks write their journals outside of their own folders
-        program = Program(command, env, self.logs / f"{name}.log", grace_s=_AGENT_GRACE_S)
+        program = agent_program(
+            name,
+            f"http://{self.service_address}:{link.port}",
+            state=self.agent_state(name),
+            log=self.logs / f"{name}.log",
+            env=env,
+            arguments=arguments,
+            grace_s=_AGENT_GRACE_S,
+            inside=inside,
+        )
         self._run(name, program)
 
     def _run(self, name: str, program: Program) -> None:

@@ -227,12 +227,15 @@ def _is_well(client: Client, agents: int) -> bool:
 
 
 def _collect(rig: Rig, watcher: Watcher, journals: Path, evidence: Evidence) -> None:
-    agents = [rig.agent_state(name) for name in rig.names("agent")]
+    def left() -> list[Left]:
+        agents = {rig.agent_state(name): rig.tcp_tables(name) for name in rig.names("agent")}
+        return remains.of_jobs(watcher.living(), agents)
+
     give_up = time.monotonic() + _TIDY_S
-    evidence.left = remains.of_jobs(watcher.living(), agents)
+    evidence.left = left()
     while evidence.left and evidence.settled_s is not None and time.monotonic() < give_up:
         time.sleep(_LOOK_EVERY_S)
-        evidence.left = remains.of_jobs(watcher.living(), agents)
+        evidence.left = left()
     with rig.client() as client:
         for job in client.jobs():
             evidence.endings.append(Ending(job.id, job.name, str(job.state), job.message))

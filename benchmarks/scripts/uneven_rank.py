@@ -4,8 +4,8 @@
 
 `benchmarks.uneven` starts it. The network computes much and communicates little, so that compute determines the step times.
 
-With FOLDER, for `benchmarks.mixed_kinds`, it creates the file `NODE.PID` there, waits for `NODE.PID.go`, and writes the JSON
-to the file JOB-RANK.
+With FOLDER, for `benchmarks.mixed_kinds`, it writes the JSON to the file JOB-RANK there. The variables CORE and PASSES of the
+agent give the core that it runs on, and how often it computes each pass.
 """
 
 import itertools
@@ -24,11 +24,23 @@ import headway
 global_batch, steps = int(sys.argv[1]), int(sys.argv[2])
 balance = sys.argv[3] == "balanced"
 folder = Path(sys.argv[4]) if len(sys.argv) > 4 else None
+passes = int(os.environ.get("PASSES", "1"))
 if folder is not None:
-    arrived = folder / f"{os.environ['NODE']}.{os.getpid()}"
-    arrived.touch()
-    while not arrived.with_name(f"{arrived.name}.go").exists():
-        time.sleep(0.02)
+    os.sched_setaffinity(0, {int(os.environ["CORE"])})
+
+
+class SlowedNetwork(nn.Module):
+    """A network that computes each forward and backward pass several times, as a slower device takes longer for it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the mean of equal outputs, so that all passes have a part of the gradient."""
+        return torch.stack([self.network(x) for _ in range(passes)]).mean(dim=0)
+
+
 torch.set_num_threads(1)
 torch.manual_seed(0)
 run = headway.init()
@@ -39,7 +51,7 @@ model = nn.Sequential(
     nn.ReLU(),
     nn.AdaptiveAvgPool2d(1),
 )
-model = nn.Sequential(model, nn.Flatten(), nn.Linear(32, 10))
+model = SlowedNetwork(nn.Sequential(model, nn.Flatten(), nn.Linear(32, 10)))
 model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
 samples = global_batch * steps
 data = TensorDataset(

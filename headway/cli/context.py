@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console, RenderableType
 
 from headway._lazy import lazy
+from headway.cli.plain import PlainConsole
 from headway.client.client import Client
 from headway.client.target import target
 from headway.errors import HeadwayError
@@ -73,7 +74,7 @@ def _console(*, stderr: bool = False) -> Console:
     watched = (sys.stderr if stderr else sys.stdout).isatty()
     fixed = watched or "COLUMNS" in os.environ
     width = None if fixed else _PIPED_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+    return PlainConsole(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 @dataclass

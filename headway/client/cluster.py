@@ -13,11 +13,13 @@ from headway.contract.views.jobs import JobView, Page
 if TYPE_CHECKING:
     from headway.contract import health
     from headway.contract.views import decisions
+    from headway.contract.views import hosts as host_models
     from headway.contract.views import machines as machine_models
     from headway.contract.views import nodes as node_models
 else:
     decisions = lazy("headway.contract.views.decisions")
     health = lazy("headway.contract.health")
+    host_models = lazy("headway.contract.views.hosts")
     machine_models = lazy("headway.contract.views.machines")
     node_models = lazy("headway.contract.views.nodes")
 
@@ -47,6 +49,10 @@ class ClusterCalls(Calls):
     def nodes(self) -> Iterator[node_models.NodeView]:
         """Yield the nodes, with the holders of their slots."""
         return self._pages(api_path("nodes"), Page[node_models.NodeView])
+
+    def hosts(self) -> host_models.HostsView:
+        """Return the hosts, and the connections between them that fail or are slow."""
+        return self._get(api_path("hosts"), host_models.HostsView)
 
     def machines(self, *, open_only: bool = False) -> Iterator[machine_models.MachineView]:
         """Yield rented machines, newest first. `open_only` leaves out ended machines."""

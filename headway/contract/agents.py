@@ -13,11 +13,13 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from headway.contract.health import DeviceFault, DeviceHealth, DeviceProbed
+from headway.contract.links import HostFacts, LinksProbed, PeerProbe
 from headway.contract.output import OutputPlan
 from headway.contract.run_facts import LossRate
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.text import PrintedText
+from headway.contract.values.topology import TopologyLabels
 
 DEVICE_CPU = "cpu"
 FOLLOWED_HEADER = "Headway-Followed"
@@ -54,8 +56,7 @@ class JoinRequest(BaseModel):
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     instance: Annotated[str, Field(min_length=8, max_length=64)]
-    address: Annotated[str, Field(min_length=1, max_length=255)]
-    """Address at which the other nodes reach this node."""
+    address: Annotated[str, Field(min_length=1, max_length=255)]  # at which other nodes reach this node
     first_port: Annotated[int, Field(ge=1024, le=65535)]
     last_port: Annotated[int, Field(ge=1024, le=65535)]
     """Ports of this host that jobs may use for their rendezvous (inclusive)."""
@@ -65,6 +66,8 @@ class JoinRequest(BaseModel):
     memory_bytes: int | None = None
     container_engine: Literal["docker", "podman"] | None = None
     """Container engine that runs jobs with an image on this host; None if no engine answers."""
+    labels: TopologyLabels = Field(default_factory=dict)  # see `contract.values.topology`
+    host: HostFacts | None = None
 
 
 class JoinReply(BaseModel):
@@ -77,8 +80,7 @@ class JoinReply(BaseModel):
     lease_s: float
     """Seconds without a delivered report after which the agent must stop its ranks."""
     report_every_s: float
-    renew_credentials_s: float
-    """Seconds between requests for new credentials."""
+    renew_credentials_s: float  # between requests for new credentials
 
 
 class RankSlot(BaseModel):
@@ -126,8 +128,7 @@ class RunCommand(BaseModel):
     max_local_batch: int | None = None
     lr_rule: str = "none"
     balance: str | None = None  # see `contract.values.balance`
-    speeds: list[float] = Field(default_factory=list)
-    """Expected relative speed of each rank of the generation, by rank; empty for equal speeds."""
+    speeds: list[float] = Field(default_factory=list)  # expected and relative, by rank; empty for equal ones
     checkpoint_uri: str
     checkpoint_every_s: float | None
     checkpoint_keep: int
@@ -144,8 +145,7 @@ class RunCommand(BaseModel):
     cpus_per_slot: float | None = None
     memory_per_slot_bytes: int | None = None
     """Memory limit per rank of this node; the ranks share the total. None: no limit below that of the host."""
-    image: str | None = None
-    """Container image that the ranks run in; None: the ranks are processes of the host."""
+    image: str | None = None  # container image that the ranks run in; None: they are processes of the host
     output: OutputPlan = OutputPlan()
     secrets: list[str] = Field(default_factory=list)
     """Names of environment variables whose values the agent requests at launch (`contract.credentials.SecretsRequest`)."""
@@ -189,6 +189,7 @@ class OrderCommand(BaseModel):
     store_port: int
     members: list[Member]
     lost: bool
+    mesh: str | None = None  # see `contract.values.meshes`
     batch: BatchOrder | None = None
     losses: LossRate | None = None
     traceparent: str | None = None
@@ -246,10 +247,8 @@ class RankExited(Entry):
     rank: int
     exit_code: int | None = None
     signal: int | None = None
-    stopped_by_agent: bool = False
-    """True if the agent had sent this rank a signal before it ended."""
-    completed: bool = False
-    """True if the library reported the end of the training loop."""
+    stopped_by_agent: bool = False  # the agent had sent this rank a signal before it ended
+    completed: bool = False  # the library reported the end of the training loop
     log_tail: list[PrintedText] = Field(default_factory=list)
     """Last lines of the rank's output, if it failed or ended without reporting a step."""
 
@@ -329,15 +328,14 @@ class InterruptionNotice(BaseModel):
     what: InterruptionKind
     action: Annotated[str, Field(max_length=64)]
     """The provider's name for the action: `terminate`, `stop`, `hibernate` or `rebalance`."""
-    reclaim_at: datetime | None = None
-    """Time at which the provider takes the machine away; None for REBALANCE."""
+    reclaim_at: datetime | None = None  # when the provider takes the machine away; None for REBALANCE
 
 
 RankEntry: TypeAlias = (
     RanksStarted | RankExited | StartFailed | Released | RankMessage | RanksHung | OutputReport
 )
 """Report entries that concern processes of a job."""
-NodeEntry: TypeAlias = InterruptionNotice | DeviceFault | DeviceProbed
+NodeEntry: TypeAlias = InterruptionNotice | DeviceFault | DeviceProbed | LinksProbed
 """Report entries that concern the node."""
 AnyEntry: TypeAlias = RankEntry | NodeEntry
 ReportEntry: TypeAlias = Annotated[AnyEntry, Field(discriminator="kind")]
@@ -391,10 +389,11 @@ class ReportReply(BaseModel):
     """The service's answer to a report.
 
     `stop` lists generations that have ended and that the node must kill. `probe` lists slots whose devices the agent is to
-    test until it reports a result. `report_every_s` replaces the interval that was agreed at joining.
+    test until it reports a result, `reach` the hosts that it is to probe. `report_every_s` replaces the interval of joining.
     """
 
     lease_s: float
     stop: list[Holding] = Field(default_factory=list)
     probe: list[int] = Field(default_factory=list)
+    reach: list[PeerProbe] = Field(default_factory=list)
     report_every_s: float | None = None

@@ -104,7 +104,14 @@ class Manifest:
                 samples=contents["samples"],
                 parts=tuple(CheckpointPart(**part) for part in contents["parts"]),
             )
-        except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, AttributeError) as error:
+        except (
+            json.JSONDecodeError,
+            UnicodeDecodeError,
+            RecursionError,
+            TypeError,
+            KeyError,
+            AttributeError,
+        ) as error:
             raise ValueError("its manifest is damaged") from error
 
 

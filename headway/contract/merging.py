@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from headway.contract.agents import RankEntry, RankMessage
-from headway.contract.runtime import Metrics, Progress, from_fields
+from headway.contract.rank_lines import from_fields
+from headway.contract.runtime import Metrics, Progress
 
 _OF_TRAINING = frozenset({Progress.TYPE, Metrics.TYPE})
 _SAME = ("rank", "generation", "global_batch", "local_batch", "accumulation")
@@ -84,7 +85,7 @@ def _sum(before: Progress | Metrics | None, after: Progress | Metrics | None) ->
     """
     if not isinstance(before, Progress) or not isinstance(after, Progress):
         return None
-    if before.rank_sample_s or after.rank_sample_s:
+    if before.rank_sample_s or after.rank_sample_s or before.straggler_times or after.straggler_times:
         return None
     if any(getattr(before, name) != getattr(after, name) for name in _SAME):
         return None

@@ -9,9 +9,12 @@ import json
 from dataclasses import asdict, dataclass
 
 from headway.contract.values.checks import is_finite
+from headway.contract.values.meshes import DIMENSIONS, MeshShape
 
 ORDER_FILE = "order.json"
 """Name of the order file in the control folder; each newer order replaces it as a whole."""
+STOP_FILE = "stop.json"
+"""Name of the file in the control folder that the agent writes before SIGTERM: a rank in a collective runs no handler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,8 @@ class Order:
     checkpoint; None: not known. An order may repeat its generation with newer losses.
 
     `speeds`: expected relative speed of each rank, by rank; empty for equal speeds.
+
+    `mesh`: mesh of a sharded model's ranks; None: all ranks divide its parameters.
     """
 
     generation: int
@@ -52,6 +57,7 @@ class Order:
     losses_per_h: float | None = None
     losses_at_s: float = 0.0
     speeds: tuple[float, ...] = ()
+    mesh: MeshShape | None = None
 
 
 def member_id(generation: int, rank: int) -> str:
@@ -72,7 +78,7 @@ def order_from_json(text: str) -> Order:
     """
     try:
         fields = json.loads(text)
-        batch, losses_per_h = fields.get("batch"), fields.get("losses_per_h")
+        batch, losses_per_h, mesh = (fields.get(name) for name in ("batch", "losses_per_h", "mesh"))
         return Order(
             generation=int(fields["generation"]),
             world_size=int(fields["world_size"]),
@@ -83,9 +89,30 @@ def order_from_json(text: str) -> Order:
             losses_per_h=None if losses_per_h is None else _rate(losses_per_h),
             losses_at_s=float(fields.get("losses_at_s", 0.0)),
             speeds=tuple(_speed(one) for one in fields.get("speeds", ())),
+            mesh=MeshShape(**{name: int(mesh[name]) for name in DIMENSIONS if name in mesh})
+            if mesh
+            else None,
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an order: {text[:80]!r}") from error
+
+
+def stop_to_json(grace_s: float) -> str:
+    """Return the text of the stop file: `grace_s` seconds after it is written, the agent kills the ranks."""
+    return json.dumps({"grace_s": grace_s})
+
+
+def grace_from_json(text: str) -> float:
+    """Return the grace period in seconds from the text of a stop file.
+
+    Raises:
+        ValueError: the text holds none.
+    """
+    fields = json.loads(text)
+    grace_s = fields.get("grace_s") if isinstance(fields, dict) else None
+    if not is_finite(grace_s) or grace_s < 0:
+        raise ValueError(f"not a grace period: {text[:80]!r}")
+    return float(grace_s)
 
 
 def _plan(fields: dict[str, object]) -> BatchPlan:

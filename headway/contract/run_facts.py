@@ -23,6 +23,20 @@ class LossRate(BaseModel):
     at: datetime
 
 
+class MemoryUse(BaseModel):
+    """Memory of a rank of a sharded job on an accelerator, as its last steps needed it.
+
+    `shard_bytes` of `peak_bytes` hold its part of the model, which `fsdp` groups of ranks divide. It took `samples` at a
+    time, on a device with `device_bytes`.
+    """
+
+    peak_bytes: Annotated[int, Field(gt=0)]
+    shard_bytes: Annotated[int, Field(ge=0)]
+    device_bytes: Annotated[int, Field(gt=0)]
+    fsdp: Annotated[int, Field(ge=1)]
+    samples: Annotated[int, Field(ge=1)]
+
+
 class ProgressSource(StrEnum):
     """The source of training progress: reports of the training library, or the steps of a script without it."""
 
@@ -59,6 +73,18 @@ class SlowRank(BaseModel):
     since: datetime
     windows: int
     told: bool = False
+
+
+class Standstill(BaseModel):
+    """Ranks of a generation that have taken no step since a time, because they wait for each other. A step usually takes `usual_s`.
+
+    Each pair of `unanswered` is a node, and a node or an address that acknowledges none of its data.
+    """
+
+    generation: int
+    since: datetime
+    usual_s: float
+    unanswered: list[tuple[str, str]] = Field(default_factory=list)
 
 
 class JobCost(BaseModel):

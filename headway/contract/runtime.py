@@ -1,22 +1,17 @@
 """The interface between an agent and the ranks it starts: environment, exit codes, messages.
 
 Standard library only, because every rank imports it. A rank finds its *control folder* in `HEADWAY_CONTROL`. It appends
-one JSON line per message to `rank-<RANK>.jsonl` there, and the agent reads new lines of the file. A plain file survives a
-restart of the agent, so no message is lost. In the other direction the agent writes one file, `order.json`: the latest
-membership that the service ordered, see `orders`.
+one JSON line per message to `rank-<RANK>.jsonl` there, which survives a restart of the agent. In the other direction the agent
+writes `order.json`, the latest membership that the service ordered, and `stop.json` before it stops the rank, see `orders`.
 
-To stop a rank, the agent sends SIGTERM. The library agrees on a step boundary with its peers, saves a checkpoint, sends
-`Stopped` and exits with `EXIT_STOPPED`. A script without the library handles the signal in its own way.
+To stop a rank, the agent sends SIGTERM. The library then saves a checkpoint, sends `Stopped` and exits with `EXIT_STOPPED`.
 """
 
 from __future__ import annotations
 
-import json
 import signal
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, TypeAlias, get_args
-
-from headway.contract.values.checks import check_of, is_finite
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
 
 ENV_JOB_ID = "HEADWAY_JOB_ID"
 ENV_JOB_NAME = "HEADWAY_JOB_NAME"
@@ -30,12 +25,12 @@ ENV_START_GLOBAL_BATCH = "HEADWAY_START_GLOBAL_BATCH"
 ENV_BATCH_EFFECT = "HEADWAY_BATCH_EFFECT"  # see `contract.orders.BatchPlan`; unset for 1
 ENV_MAX_LOCAL_BATCH = "HEADWAY_MAX_LOCAL_BATCH"
 ENV_LR_RULE = "HEADWAY_LR_RULE"
-ENV_BALANCE = "HEADWAY_BALANCE"
-"""Rule for local batches of ranks of unequal speed: `contract.values.balance.BalanceRule` as text; unset for its default."""
+ENV_BALANCE = "HEADWAY_BALANCE"  # `contract.values.balance.BalanceRule` as text; unset for its default
 ENV_SPEEDS = "HEADWAY_SPEEDS"
 """Expected relative speeds of the ranks at the start, by rank, separated by commas; unset for equal speeds."""
-ENV_MIN_DEPTH = "HEADWAY_MIN_DEPTH"
-"""Smallest share of the layers that a rank back-propagates through; unset if each goes through all."""
+ENV_MESH = "HEADWAY_MESH"  # of a sharded model, see `contract.values.meshes`; unset: all ranks are `fsdp`
+ENV_MIN_DEPTH = "HEADWAY_MIN_DEPTH"  # least share of the layers that a rank computes gradients of; unset: all
+ENV_REDUNDANCY = "HEADWAY_REDUNDANCY"  # `elastic.redundancy`; unset for `none`
 ENV_CHECKPOINT_URI = "HEADWAY_CHECKPOINT_URI"
 ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
 """Seconds between periodic checkpoints; if unset, the library chooses the interval from the measured cost."""
@@ -50,12 +45,13 @@ ENV_TRACKERS = "HEADWAY_TRACKERS"
 """Trackers that receive values of `run.report` besides the service: `TrackerName`s separated by commas."""
 ENV_JOINS = "HEADWAY_JOINS"
 """Set for a new member, which joins the running training as of `HEADWAY_GENERATION`."""
+ENV_REACH = "HEADWAY_REACH"
+"""Stores (`host:port`) of the present members' nodes, separated by commas, which a new member must reach to start."""
 ENV_MEMBER = "HEADWAY_MEMBER"
 """`member_id` of the process. Its children inherit the variable, by which the agent finds leftover processes."""
 
 STORAGE_FILE = "storage.json"
-"""File in the control folder with `contract.credentials.StorageCredentials` as JSON, where the service gives out keys.
-The agent replaces it before the keys expire."""
+"""File in the control folder with `contract.credentials.StorageCredentials`, which the agent replaces before they expire."""
 
 EXIT_DONE = 0
 """Exit code of a rank that finished, or was released by a resize."""
@@ -68,6 +64,7 @@ EXIT_NEVER_RETRY = 78
 
 KILLED_FOR_MEMORY = "The kernel killed this rank: there was no memory left"
 """Line that an agent adds to a rank's output when the kernel counts an out-of-memory kill for it."""
+CANNOT_REACH = "cannot reach"  # in the error of a rank without a connection: HOST cannot reach HOST:PORT
 STACKS_SIGNAL = signal.SIGURG
 """Signal that makes a rank write its stacks to `stacks_file`. A process without a handler ignores it."""
 
@@ -94,9 +91,9 @@ class Hello(Envelope):
 class FirstStep(Envelope):
     """The end of the first optimizer step of this process. `samples` as in `Progress`.
 
-    `live`: from now on the rank follows orders, so its job changes members in place and survives losses of
-    ranks. `sharded`: each rank holds a part of the model, so the job does not survive the loss of a rank in place.
-    `plain`: the message is the agent's, for a script without the library.
+    `live`: from now on the rank follows orders, so its job changes members in place and survives lost ranks. `sharded`: each
+    rank holds a part of the model; parts have copies with `elastic.redundancy`, or on a mesh with replicas if the script
+    `replicates` the model (HSDP). `plain`: the message is the agent's, for a script without the library.
     """
 
     TYPE: ClassVar[str] = "first_step"
@@ -105,6 +102,7 @@ class FirstStep(Envelope):
     live: bool = False
     plain: bool = False
     sharded: bool = False
+    replicates: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +129,24 @@ class Ready(Envelope):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CannotMeet(Envelope):
+    """A member of generation `meeting` that could not connect to the others in time: `why` names them if it can.
+
+    Ranks of the running generation wait for an order of members that they can go on with.
+    """
+
+    TYPE: ClassVar[str] = "cannot_meet"
+
+    meeting: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Switched(Envelope):
     """Message of a member of a new generation that holds the same state as its peers and continues training.
 
-    `pause_s`: seconds from the end of the last step to the resumption. `lost_steps`: optimizer steps that
-    were computed at least in part and are repeated; 0 unless a peer was lost. `sync_bytes`: bytes of state
-    received over the network.
+    `pause_s`: seconds from the last step to the resumption. `lost_steps`: repeated steps; 0 unless a peer was lost.
+    `sync_bytes`: bytes of state received over the network.
     """
 
     TYPE: ClassVar[str] = "switched"
@@ -162,22 +172,22 @@ class Left(Envelope):
 class Progress(Envelope):
     """Sufficient statistics of the steps since the last `Progress` of this generation (rank 0).
 
-    `samples` counts committed samples since the job began (epochs x dataset length + position). `total_samples` is the
-    count at which the job ends, or None if the script does not say. `step_s_sum` and `step_s_squares` are the sum and
-    the sum of squares of `steps` step times, in seconds. `sync_s_sum` is the part of that sum in which rank 0 waited
-    for its peers. `local_batches` are the samples that each rank takes in a step. `rank_sample_s` are seconds per
-    sample of each rank, without waiting (0: not reported); empty unless a rank takes much longer than the others.
+    `samples` counts committed samples since the job began; it ends at `total_samples`, None if the script does not say.
+    `step_s_sum` and `step_s_squares` are the sum and the sum of squares of `steps` step times, in seconds. `sync_s_sum` is the
+    part in which rank 0 waited for its peers. `local_batches` are the samples of each rank in a step. `rank_sample_s` are its
+    seconds per sample without waiting (0: unknown); empty unless one takes much longer than the others. `straggler_times` are
+    ratios to the median of ranks that stay slower (0: others); empty while that does not change.
 
     `gradient_sqr` and `gradient_var` are smoothed estimates of the squared norm of the true gradient and of the trace
     of the covariance of one sample's gradient; None while noise is not measured. `global_batch` 0: the samples of a
     step are not known, and each step counts as one. `max_global_batch`: largest global batch, at most the length of
     the dataset. `lr_rule`: rule by which the learning rate follows the batch. Both are None if the batch is fixed.
-
-    `progress` is the training progress in reference samples, those of steps of the job's own batch. It equals
-    `samples` where it is None, as with a fixed batch. The job ends when it reaches `total_progress`, if that is not
-    None; `samples` may then exceed `total_samples`. `dataset_samples` is the length of an epoch. `train_step` of
+    `progress` is the training progress in reference samples, those of steps of the job's own batch; None: `samples`. The job
+    ends when it reaches `total_progress`, if that is not None. `dataset_samples` is the length of an epoch. `train_step` of
     `train_steps` is the progress of a script that counts steps, in steps of the job's own batch; None for others.
-    `draws`: the samples are random draws without epochs.
+    `draws`: the samples are random draws without epochs. `shards` counts those of a stream that were read to their end (None:
+    other data). `repeated_samples` of `repeated_shards` of them were trained twice after the loss of a rank. `memory` of a sharded
+    model on an accelerator: most bytes of rank 0 in a step, its part of the state, bytes of the device, groups of the model.
     """
 
     TYPE: ClassVar[str] = "progress"
@@ -194,6 +204,7 @@ class Progress(Envelope):
     sync_s_sum: float = 0.0
     local_batches: tuple[int, ...] = ()
     rank_sample_s: tuple[float, ...] = ()
+    straggler_times: tuple[float, ...] = ()
     gradient_sqr: float | None = None
     gradient_var: float | None = None
     max_global_batch: int | None = None
@@ -204,6 +215,10 @@ class Progress(Envelope):
     train_step: int | None = None
     train_steps: int | None = None
     draws: bool = False
+    shards: int | None = None
+    repeated_samples: int = 0
+    repeated_shards: int = 0
+    memory: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,8 +278,8 @@ class EpochClosed(Envelope):
     """The audit of one epoch: `samples_seen` of `dataset_samples`, and whether each came exactly once.
 
     `exact_so_far` counts the epochs up to this one with each sample exactly once, in the history of the
-    current state. It repeats earlier counts because the rank that reported them may be lost. Random draws have one
-    audit, as epoch 0 at the end of training, of their numbers in the sequence.
+    current state. It repeats earlier counts because the rank that reported them may be lost. Random draws and streams
+    have one audit, as epoch 0 at the end of training: of the numbers of the draws, or of each shard's samples.
     """
 
     TYPE: ClassVar[str] = "epoch_closed"
@@ -291,6 +306,22 @@ class Restored(Envelope):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StandsStill(Envelope):
+    """A rank that waits for its peers has taken no step for `silent_s`; a step usually takes `usual_s`.
+
+    `unanswered` are addresses of hosts that acknowledge none of its data. With `over`, the next step came after `silent_s`.
+    Rank 0 sends it for every standstill, the other ranks where they know such hosts.
+    """
+
+    TYPE: ClassVar[str] = "stands_still"
+
+    silent_s: float
+    usual_s: float
+    unanswered: tuple[str, ...] = ()
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped(Envelope):
     """Message of a rank that stops on request; nothing up to `samples` is lost."""
 
@@ -301,9 +332,7 @@ class Stopped(Envelope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed(Envelope):
-    """The end of the training loop. It overrides the exit code: an interpreter may crash during its shutdown.
-    Training that ended within `epoch` had read `epoch_samples` of it.
-    """
+    """The end of the training loop, which overrides the exit code. It may be within `epoch`, after `epoch_samples` of it."""
 
     TYPE: ClassVar[str] = "completed"
 
@@ -317,6 +346,7 @@ Message: TypeAlias = (
     | FirstStep
     | Stepped
     | Ready
+    | CannotMeet
     | Switched
     | Left
     | Progress
@@ -326,11 +356,10 @@ Message: TypeAlias = (
     | CheckpointFailed
     | EpochClosed
     | Restored
+    | StandsStill
     | Stopped
     | Completed
 )
-
-_TYPES: dict[str, type[Any]] = {kind.TYPE: kind for kind in get_args(Message)}
 
 
 def message_file(rank: int) -> str:
@@ -341,60 +370,3 @@ def message_file(rank: int) -> str:
 def stacks_file(rank: int) -> str:
     """Return the name of the stack file, in the control folder, of the process started as `rank`."""
     return f"stacks-{rank}.txt"
-
-
-def to_line(message: Message) -> str:
-    """Return the message as one JSON line, newline included."""
-    return json.dumps({"type": message.TYPE, **asdict(message)}, separators=(",", ":")) + "\n"
-
-
-def from_line(line: str) -> Message:
-    """Read the message in `line`. Unknown fields are ignored, so that an older agent reads a newer rank.
-
-    Raises:
-        ValueError: the line is not JSON, or `from_fields` refuses it.
-    """
-    try:
-        fields = json.loads(line)
-    except RecursionError as error:
-        raise ValueError("nested too deeply for a message of a rank") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"not a message of a rank: {line[:80]!r}")  # noqa: TRY004 - one kind of error
-    return from_fields(fields)
-
-
-def from_fields(fields: dict[str, Any]) -> Message:
-    """Return the message with these fields, as parsed from JSON.
-
-    A script may write anything into its control folder, so every value is checked: accepted values can be
-    stored and added up. Reported values that are not finite are left out, because JSON has no NaN.
-
-    Raises:
-        ValueError: the type is unknown, or a field is missing or has a wrong value.
-    """
-    kind = _TYPES.get(str(fields.get("type", "")))
-    if kind is None:
-        raise ValueError(f"no message of a rank has the type {fields.get('type')!r}"[:200])
-    known = {}
-    for name, is_right in _CHECKS[kind.TYPE]:
-        if name in fields:
-            known[name] = value = fields[name]
-            if not is_right(value):
-                raise ValueError(f"{name} of a {kind.TYPE} message cannot be {value!r}"[:200])
-    if kind in (Metrics, Stepped) and "values" in known:
-        known["values"] = {name: float(one) for name, one in known["values"].items() if is_finite(one)}
-    for name in ("local_batches", "rank_sample_s"):
-        if isinstance(known.get(name), list):
-            known[name] = tuple(known[name])
-    try:
-        message: Message = kind(**known)
-    except TypeError as error:
-        raise ValueError(f"a field of a {kind.TYPE} message is missing") from error
-    return message
-
-
-_CHECKS = {
-    kind.TYPE: tuple((one.name, check_of(one.name, str(one.type))) for one in fields(kind))
-    for kind in _TYPES.values()
-}
-"""Checks of the fields by type of message, built once because ranks report progress many times a second."""

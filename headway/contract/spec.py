@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -19,7 +18,16 @@ from pydantic import (
     model_validator,
 )
 
-from headway.contract.spec_parts import Balance, OutputFolder, PartialBackprop, SpecPart, off_of
+from headway.contract.spec_parts import (
+    RESERVED_ENV,
+    Balance,
+    OutputFolder,
+    Parallel,
+    PartialBackprop,
+    SpecPart,
+    off_of,
+    sizes_between,
+)
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.learning_rate_rules import RuleSetting
 from headway.contract.values.patterns import MOST_PATTERN, check_pattern
@@ -56,7 +64,8 @@ class Elastic(SpecPart):
 
     `sizes` is `any`, `pow2` (powers of two, and `min` and `max` themselves) or a list. `mix` lists device
     kinds of which the job may have slots of two at once; empty: all its slots are of one kind.
-    `partial_backprop` is experimental; None: every rank computes all gradients.
+    `partial_backprop` is experimental; None: every rank computes all gradients. With `redundancy: neighbour` the
+    next rank keeps a copy of each rank's part of a sharded model.
     """
 
     min: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
@@ -65,6 +74,7 @@ class Elastic(SpecPart):
     resize: Resize = Resize.LIVE
     mix: Annotated[tuple[Annotated[str, Field(pattern=DEVICE_KIND_PATTERN)], ...], Field(max_length=8)] = ()
     partial_backprop: PartialBackprop | None = None
+    redundancy: Literal["none", "neighbour"] = "none"
 
     @model_validator(mode="before")
     @classmethod
@@ -102,23 +112,18 @@ class Elastic(SpecPart):
         return f"of two of {', '.join(self.mix)}" if self.mix else "of one kind"
 
     @property
+    def redundant(self) -> bool:
+        """True if the part of a lost rank has a copy on another rank."""
+        return self.redundancy == "neighbour"
+
+    @property
     def min_depth(self) -> float | None:
         """The smallest share of the layers through which ranks back-propagate; None: all of them."""
         return None if self.partial_backprop is None else self.partial_backprop.min_depth
 
-    def allowed_sizes(self) -> tuple[int, ...]:
-        """Return every size that the job may have, ascending."""
-        return _sizes_between(self.min, self.max, self.sizes)
-
-
-@lru_cache(maxsize=4096)
-def _sizes_between(low: int, high: int, sizes: str | tuple[int, ...]) -> tuple[int, ...]:
-    """Return the allowed sizes, from a cache because a round asks several times for every job."""
-    if sizes == "any":
-        return tuple(range(low, high + 1))
-    if sizes == "pow2":
-        sizes = (low, high, *(2**exponent for exponent in range(MAX_SLOTS.bit_length())))
-    return tuple(sorted({size for size in sizes if isinstance(size, int) and low <= size <= high}))
+    def allowed_sizes(self, unit: int = 1) -> tuple[int, ...]:
+        """Return every size that is a multiple of `unit`, ascending."""
+        return sizes_between(self.min, self.max, self.sizes, unit)
 
 
 class Batch(SpecPart):
@@ -275,6 +280,7 @@ class JobSpec(SpecPart):
     """Container image that the ranks run in; None: the ranks are processes of the host."""
     resources: Resources = Resources()
     elastic: Elastic = Elastic()
+    parallel: Parallel = Parallel()
     batch: Batch = Batch()
     goal: Goal = Goal()
     market: Literal["on-demand", "spot", "mixed"] = "on-demand"
@@ -292,9 +298,25 @@ class JobSpec(SpecPart):
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     project: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
 
+    def allowed_sizes(self) -> tuple[int, ...]:
+        """Return every size that the job may have, ascending."""
+        return self.elastic.allowed_sizes(self.parallel.unit)
+
+    @model_validator(mode="after")
+    def _some_size_has_a_mesh(self) -> Self:
+        if self.elastic.redundant and self.parallel != Parallel():
+            raise ValueError("elastic.redundancy needs a model without parallel; leave one of them out")
+        if not self.allowed_sizes():
+            raise ValueError(
+                f"elastic allows no multiple of {self.parallel.unit} slots, which parallel needs; set elastic.min and "
+                "elastic.max to multiples"
+            )
+        return self
+
     @model_validator(mode="after")
     def _batch_reaches_every_rank(self) -> Self:
-        most, least = self.batch.max_global or self.batch.global_, self.elastic.allowed_sizes()[0]
+        most = self.batch.max_global or self.batch.global_
+        least = self.allowed_sizes()[0] // self.parallel.pipeline
         if most is not None and most < least:
             raise ValueError(
                 f"batch.global ({most}) is smaller than the smallest size ({least} slots): every rank needs a sample "
@@ -304,10 +326,15 @@ class JobSpec(SpecPart):
 
     @model_validator(mode="after")
     def _noise_of_whole_gradients(self) -> Self:
-        if self.elastic.partial_backprop is not None and self.batch.policy == "adaptive":
+        partial = {
+            "elastic.partial_backprop": self.elastic.partial_backprop,
+            "parallel.pp": self.parallel.pp > 1,
+        }
+        field = next((name for name, used in partial.items() if used), None)
+        if field is not None and self.batch.policy == "adaptive":
             raise ValueError(
-                "elastic.partial_backprop and batch.policy: adaptive exclude each other: the batch follows the noise of whole "
-                "gradients, which ranks no longer compute; leave one of them out"
+                f"{field} and batch.policy: adaptive exclude each other: the batch follows the noise of whole gradients, which "
+                "no rank computes; leave one of them out"
             )
         return self
 
@@ -323,7 +350,7 @@ class JobSpec(SpecPart):
 
     @model_validator(mode="after")
     def _one_process_on_one_slot(self) -> Self:
-        most = self.elastic.allowed_sizes()[-1]
+        most = self.allowed_sizes()[-1]
         if self.launch is Launch.PLAIN and most > 1:
             raise ValueError(
                 f"launch: plain starts one process without RANK, but elastic allows {most} slots, each with a process of "
@@ -341,7 +368,7 @@ class JobSpec(SpecPart):
         """The environment of the job's ranks."""
         if self.launch is not None:
             return self.launch
-        fixed = self.elastic.resize is Resize.NEVER and self.elastic.allowed_sizes() == (1,)
+        fixed = self.elastic.resize is Resize.NEVER and self.allowed_sizes() == (1,)
         return Launch.PLAIN if fixed else Launch.TORCHRUN
 
     @field_validator("run")
@@ -370,27 +397,3 @@ class JobSpec(SpecPart):
         if twice:
             raise ValueError(f"{', '.join(twice)}: both in env and in secrets; leave one of them out")
         return self
-
-
-RESERVED_ENV = frozenset(
-    {
-        "RANK",
-        "LOCAL_RANK",
-        "GROUP_RANK",
-        "ROLE_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "ROLE_WORLD_SIZE",
-        "GROUP_WORLD_SIZE",
-        "ROLE_NAME",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_MAX_RESTARTS",
-        "TORCHELASTIC_USE_AGENT_STORE",
-        "TORCHELASTIC_ERROR_FILE",
-        "CUDA_VISIBLE_DEVICES",
-    }
-)
-"""Environment variables that only Headway may set for a rank (torchrun's environment)."""

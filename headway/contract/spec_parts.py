@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import lru_cache
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -50,6 +51,33 @@ class PartialBackprop(SpecPart):
     ]
 
 
+class Parallel(SpecPart):
+    """Division of a sharded model: `pp` stages have parts of the layers, `tp` ranks share the computation of a stage.
+
+    `fsdp` such pipelines of `pp * tp` ranks share the parameters. With `fsdp: auto` the scheduler divides the parameters over as
+    few pipelines as memory allows. The other pipelines hold replicas, if the script has a dimension for them. The default says
+    nothing about the script's model.
+    """
+
+    pp: Annotated[
+        int, Field(ge=1, le=64, description="Stages of a pipeline, which have parts of the layers.")
+    ] = 1
+    tp: Annotated[
+        int, Field(ge=1, le=64, description="Ranks of a tensor-parallel group, which take the same samples.")
+    ] = 1
+    fsdp: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = "auto"
+
+    @property
+    def pipeline(self) -> int:
+        """Number of ranks that take the same samples."""
+        return self.pp * self.tp
+
+    @property
+    def unit(self) -> int:
+        """Number of slots of which every size is a multiple."""
+        return self.pipeline if self.fsdp == "auto" else self.pipeline * self.fsdp
+
+
 def _inner_folder(value: str) -> str:
     """Return the folder as a plain relative path; `.` stands for the working folder."""
     parts = [part for part in value.split("/") if part not in {"", "."}]
@@ -77,3 +105,38 @@ class OutputFolder(SpecPart):
 def off_of(value: Any) -> Any:
     """Return `off` for false: this is how YAML reads a plain `off`."""
     return OFF if value is False else value
+
+
+@lru_cache(maxsize=4096)
+def sizes_between(low: int, high: int, sizes: str | tuple[int, ...], unit: int) -> tuple[int, ...]:
+    """Return the allowed sizes, from a cache because a round asks several times for every job."""
+    if sizes == "any":
+        return tuple(range(-(-low // unit) * unit, high + 1, unit))
+    if sizes == "pow2":
+        sizes = (low, high, *(2**exponent for exponent in range(high.bit_length())))
+    found = {size for size in sizes if isinstance(size, int) and low <= size <= high and size % unit == 0}
+    return tuple(sorted(found))
+
+
+RESERVED_ENV = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_ERROR_FILE",
+        "CUDA_VISIBLE_DEVICES",
+    }
+)
+"""Environment variables that only Headway may set for a rank (torchrun's environment)."""

@@ -1,225 +1,321 @@
-"""Hugging Face's `Trainer` as a job that is resized by restarts, with exact sample positions.
+"""Elastic training with Hugging Face's `Trainer` and its subclasses, such as TRL's `SFTTrainer`.
 
-    args = TrainingArguments(**elastic_arguments(global_batch=64), num_train_epochs=3, learning_rate=2e-5)
-    trainer = Trainer(model=model, args=args, train_dataset=data)
-    elastic_train(trainer)
+    run = elastic_run()
+    trainer = elastic_class(run, Trainer)(model=model, args=args, train_dataset=data)
+    trainer.train()
 
-The Trainer keeps its loop, its devices and its checkpoints. Headway divides the global batch over the ranks
-and selects the samples by the number of the step. It requests a checkpoint before each stop, and resumes from
-the newest complete one. `docs/guides/lightning-and-transformers.md` describes the consequences.
+The Trainer sees a single device and one batch per optimizer step. Headway averages gradients over the present
+ranks, distributes the samples, saves checkpoints and changes members between two steps:
+`docs/guides/lightning-and-transformers.md`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from dataclasses import asdict
-from pathlib import Path
+import math
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback
+from torch.utils.data import RandomSampler
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.trainer_callback import ExportableState
 
-from headway.contract.runtime import (
-    EXIT_STOPPED,
-    Checkpointed,
-    Completed,
-    FirstStep,
-    Hello,
-    Progress,
-    Restored,
-    Stopped,
-)
-from headway.contract.values.places import folder_of
-from headway.integrations.steps import StepBatches, divide_batch
-from headway.preemption import StopRequest
-from headway.train.checkpoint.schedule import Schedule
-from headway.train.host.environment import Environment
-from headway.train.membership.control import Mailbox, write_stacks_on_request
-from headway.train.membership.orders import Orders
-from headway.train.meter import Meter
-from headway.train.reporting import PROGRESS_EVERY_S
-from headway.train.state.sync import leave
-from headway.train.trackers.sender import TrackedReport
-from headway.train.value_sender import ValueSender
+from headway.integrations.single_process import elastic_run, require_single_process, show_rank, use_device
+from headway.train import Run
+from headway.train.gradients.module import ElasticModule
+from headway.train.loader import Loader
+from headway.train.step_feed import StepFeed
 
-__all__ = ["HeadwayCallback", "elastic_arguments", "elastic_train"]
-
-FOLDER = "transformers"
-"""Folder of the Trainer's checkpoints, beside Headway's own."""
-MARK = "headway.json"
-"""File that marks a checkpoint as complete, because it is written last."""
+__all__ = ["ElasticTrainer", "elastic_class", "elastic_run"]
 
 
-def elastic_arguments(
-    *, global_batch: int, max_local_batch: int | None = None, output_dir: str | None = None
-) -> dict[str, Any]:
-    """Return the `TrainingArguments` with which a step takes `global_batch` samples at the present size.
+def elastic_class(run: Run, kind: type[Trainer]) -> Any:
+    """Return a subclass of `kind`, a Trainer class, whose `train` is elastic. It takes the same arguments.
 
-    Args:
-        global_batch: samples of one optimizer step, over all ranks. `batch.global` of the job file overrides it.
-        max_local_batch: samples that fit on a device in one pass; more are accumulated. `batch.max_local` overrides it.
-        output_dir: folder for checkpoints that all hosts of the job share; None: beside the job's own checkpoints.
+    A step takes `per_device_train_batch_size` x `gradient_accumulation_steps` samples at any number of ranks, in passes
+    of at most `per_device_train_batch_size`. `batch.global` and `batch.max_local` of the job file override both.
 
     Raises:
-        ValueError: the batch cannot be divided equally over the ranks, or the job's checkpoints are in an object store,
-            which the Trainer cannot write to, and there is no `output_dir`.
+        ValueError: the script did not begin with `elastic_run`.
     """
-    environment = Environment.read(os.environ)
-    local, passes = divide_batch(
-        environment.global_batch or global_batch,
-        environment.world_size,
-        environment.max_local_batch or max_local_batch,
+    require_single_process()
+    return type(f"Elastic{kind.__name__}", (ElasticTrainer, kind), {"run": run})
+
+
+def refusal(args: Any) -> str | None:
+    """Return the reason why training with these `TrainingArguments` cannot be elastic, with the remedy; None if it can."""
+    complaints = (
+        (
+            args.fp16,
+            "fp16 scales losses per rank, so gradients of ranks cannot be summed: use bf16",
+        ),
+        (
+            args.deepspeed or args.fsdp,
+            "deepspeed and fsdp form process groups of fixed size: leave them out, or write the loop with run.prepare(..., parallelize=...)",
+        ),
+        (
+            args.load_best_model_at_end,
+            "load_best_model_at_end reads a checkpoint that only one rank has: leave it out, and load the best one after training",
+        ),
+        (
+            args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"),
+            f"the schedule {args.lr_scheduler_type} follows evaluations instead of steps: use another lr_scheduler_type",
+        ),
+        (
+            args.dataloader_drop_last or args.auto_find_batch_size,
+            "dataloader_drop_last and auto_find_batch_size change the samples of an epoch: leave them out",
+        ),
+        (
+            args.include_num_input_tokens_seen not in (False, "no"),
+            "include_num_input_tokens_seen counts the tokens of one rank: leave it out",
+        ),
+        (
+            "lomo" in args.optim or "layerwise" in args.optim,
+            f"the optimizer {args.optim} steps within the backward pass: use another one",
+        ),
     )
-    return {
-        "output_dir": output_dir or str(_folder(environment.checkpoint_uri)),
-        "per_device_train_batch_size": local,
-        "gradient_accumulation_steps": passes,
-        "save_strategy": "no",  # HeadwayCallback decides when to save
-        "save_total_limit": environment.checkpoint_keep,
-        "disable_tqdm": True,
-        "report_to": "none",  # the job file's `trackers` apply instead
-        "use_cpu": not torch.cuda.is_available(),
-    }
+    return next((sentence for refused, sentence in complaints if refused), None)
 
 
-def _folder(checkpoint_uri: str | None) -> Path:
-    uri = checkpoint_uri or ""
-    folder = folder_of(uri)
-    if folder is None:
-        raise ValueError(
-            f"the Trainer saves into a folder, and this job's checkpoints go to {uri.partition(':')[0]}: give "
-            "elastic_arguments(output_dir=...) a folder that all hosts share"
-        )
-    return folder / FOLDER
+class ElasticTrainer(Trainer):
+    """The part of an elastic Trainer that replaces the Trainer's own: gradients, data, checkpoints and members.
 
-
-def elastic_train(trainer: Trainer) -> Any:
-    """Train from the newest complete checkpoint, if there is one, and return the result of `Trainer.train`.
-
-    After a stop request, the process saves a checkpoint and exits with code 143.
+    `run` is that of the job. The constructor takes the arguments of the Trainer.
 
     Raises:
-        ValueError: the dataset has no length, or fewer samples than the global batch.
+        ValueError: an argument is incompatible with elastic training. The message says what to do.
     """
-    callback = HeadwayCallback(trainer)
-    trainer.add_callback(callback)
-    trainer.get_train_dataloader = callback.data
-    found = newest(Path(trainer.args.output_dir))
-    return trainer.train(resume_from_checkpoint=None if found is None else str(found))
 
+    run: Run
+    lr_scheduler: Any
 
-def newest(folder: Path) -> Path | None:
-    """Return the complete checkpoint with the most steps in the folder, if there is one."""
-    whole = {
-        json.loads(mark.read_text())["steps"]: mark.parent for mark in folder.glob(f"checkpoint-*/{MARK}")
-    }
-    return whole[max(whole)] if whole else None
+    def __init__(self, *positional: Any, **arguments: Any) -> None:
+        self._loader: Loader | None = None
+        self._feed: StepFeed | None = None
+        super().__init__(*positional, **arguments)
+        args: Any = self.args
+        if (sentence := refusal(args)) is not None:
+            raise ValueError(sentence)
+        use_device(self.run)
+        # By themselves the arguments take the first GPU, and count all of the host.
+        args.__dict__["_setup_devices"] = self.run.device
+        args._n_gpu = int(self.run.device.type == "cuda")  # noqa: SLF001
+        show_rank(self.run)
+        self._unwrap = self.accelerator.unwrap_model
+        self.accelerator.unwrap_model = self._unwrap_elastic
+        for shows in (ProgressCallback, PrinterCallback):  # of the rank that was the first at the start
+            self.remove_callback(shows)
+        self.callback_handler.callbacks.insert(0, _StepCallback(self))
 
+    @property
+    def feed(self) -> StepFeed:
+        """The steps of the training."""
+        assert self._feed is not None, "only within train()"
+        return self._feed
 
-class HeadwayCallback(TrainerCallback):
-    """Callback that reports progress to the agent and makes all ranks save and stop after the same step."""
+    def train(self, resume_from_checkpoint: Any = None, **arguments: Any) -> Any:
+        """Train the steps that are left after Headway's newest checkpoint.
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._environment = environment = Environment.read(os.environ)
-        self._trainer = trainer
-        self._stop = StopRequest()
-        self._stop.listen()
-        write_stacks_on_request(environment.control, environment.rank)
-        self._mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
-        self._mailbox.send(Hello)
-        self._value_sender = ValueSender(self._mailbox, environment)
-        self._orders = Orders(environment.control, environment.losses_per_h)
-        self._schedule = Schedule(environment.checkpoint_every_s, time.monotonic(), environment.losses_per_h)
-        self._meter = Meter(PROGRESS_EVERY_S)
-        self._stopping = False
-        self._began_s = self._save_began_s = 0.0
-        self._first_step: int | None = None
-        args, data = trainer.args, trainer.train_dataset
-        self._batches = StepBatches(
-            len(data),
-            local=args.per_device_train_batch_size,
-            passes=args.gradient_accumulation_steps,
-            rank=environment.rank,
-            world_size=environment.world_size,
-            seed=args.seed if args.data_seed is None else args.data_seed,
-        )
-        if not self._batches.steps:
+        Raises:
+            ValueError: `resume_from_checkpoint` is given, or the training was begun before.
+        """
+        if resume_from_checkpoint:
             raise ValueError(
-                f"the dataset has {len(data)} samples, fewer than the global batch of {self._batches.global_batch}"
+                "Headway continues from its own checkpoints: call train() without resume_from_checkpoint"
             )
+        if self._loader is not None:
+            raise ValueError("this training was begun before; a job trains once")
+        return super().train(**arguments)
 
-    def data(self) -> DataLoader[Any]:
-        """Return the training data, in place of the Trainer's `get_train_dataloader`."""
-        args = self._trainer.args
-        return DataLoader(
-            self._trainer.train_dataset,
-            batch_sampler=self._batches,
-            collate_fn=self._trainer.data_collator,
+    # Parts of the Trainer's loop
+
+    def _move_model_to_device(self, model: Any, device: Any) -> None:  # noqa: ARG002  # the first GPU of the host
+        super()._move_model_to_device(model, self.run.device)
+
+    def get_train_dataloader(self) -> Any:
+        """Return the training data, of which the Trainer uses only the number of steps.
+
+        Raises:
+            ValueError: the data have an order of their own.
+        """
+        args, own = self.args, super().get_train_dataloader()
+        sampler = getattr(own.batch_sampler, "sampler", None)
+        if not isinstance(sampler, RandomSampler):
+            raise ValueError(  # noqa: TRY004  # not the type of an argument
+                f"the training data come in the order of a {type(sampler).__name__}, but Headway shuffles them itself: leave "
+                "out train_sampling_strategy and samplers of your own"
+            )
+        local = args.per_device_train_batch_size
+        self._loader = self.run.loader(
+            own.dataset,
+            global_batch=local * args.gradient_accumulation_steps,
+            max_local_batch=local,
+            seed=args.seed if args.data_seed is None else args.data_seed,
             num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
+            collate_fn=own.collate_fn,
         )
+        args.gradient_accumulation_steps = 1  # Headway accumulates within the one batch of a step
+        return _StepData(self._loader)
 
-    # Events of the Trainer
+    def get_total_train_batch_size(self, args: Any) -> int:  # noqa: ARG002  # the run knows it
+        """Return the samples of a step."""
+        assert self._loader is not None
+        return self._loader.batching.bounds.global_batch
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """Return the Trainer's values, without a limit of epochs: training ends by its steps."""
+        _, *others = super().set_initial_training_values(args, dataloader)
+        return sys.maxsize, *others
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume: Any) -> tuple[Any, Any]:
+        model, data = super()._prepare_for_training(max_steps, train_dataloader, resume)
+        optimizer = self.optimizer.optimizer  # the Trainer keeps Accelerate's wrapper
+        own = _CallbackStates(self)
+        self.model_wrapped, _, self.lr_scheduler, _ = self.run.prepare(
+            model, optimizer, self.lr_scheduler, own
+        )
+        self.callback_handler.lr_scheduler = self.lr_scheduler
+        self._feed = self.run.step_feed(max_steps)
+        return self.model_wrapped, data
+
+    def _run_epoch(self, **arguments: Any) -> None:
+        """Train until the data of the epoch end. The steps come from the feed instead of from the Trainer's counts."""
+        self._next_step()
+        if not self.feed.over:
+            super()._run_epoch(**{**arguments, "num_update_steps_per_epoch": sys.maxsize})
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:  # noqa: ARG002
+        """Return all batches of the next step as one batch. Members may change here, and the process may end."""
+        self._next_step()
+        return ([] if self.feed.over else [self.feed.batches]), None
+
+    def _next_step(self) -> None:
+        """Commit the present step if it was taken, and begin the next one."""
+        if self.state.global_step > self.run.steps:
+            self.begin_step()
+
+    def begin_step(self) -> None:
+        """Commit the present step and begin the next one, and set the Trainer's counts to those of the run."""
+        self.feed.advance()
+        show_rank(self.run)
+        state = self.state
+        state.global_step = self.run.steps
+        state.is_local_process_zero = state.is_world_process_zero = self.run.is_main
+        if self.feed.over:
+            self.control.should_training_stop = True
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:  # noqa: ARG002
+        """Compute the gradient of the global batch, and return its mean loss over all ranks.
+
+        A loss of the mean over tokens or other items is that of all items of the global batch. If a peer is lost, the
+        gradient is computed again with the remaining ranks.
+        """
+        while not self.feed.over:
+            if (loss := self._attempt(model)) is not None:
+                return torch.tensor(loss, device=self.args.device)
+            self.begin_step()
+        # The state of another rank has ended the training. The loop counts one step more, which changes nothing.
+        self.state.global_step -= 1
+        return torch.zeros((), device=self.args.device)
+
+    def _attempt(self, model: Any) -> float | None:
+        """Return the mean loss of the step; None if a peer was lost before its gradient was complete."""
+        items = self._items()
+        if items is not None and (items := self.feed.total(items)) is None:
+            return None
+        loss = 0.0
+        for batch, share in self.feed.take():
+            divisor = None
+            if items is not None:
+                # Headway weighs a batch by its share of the samples. A sum over this many items becomes its part of the mean.
+                divisor = torch.tensor(max(items, 1.0) * (share or 1.0), device=self.args.device)
+            loss += share * super().training_step(model, batch, divisor).item()
+        whole = self.feed.total(loss)
+        return whole if self.feed.accept() else None
+
+    def _items(self) -> float | None:
+        """Return the items of this rank's samples, such as tokens, over which the loss is a mean; None: over samples."""
+        items = 0.0
+        for batch, share in zip(self.feed.batches, self.feed.shares, strict=True):
+            count = self._get_num_items_in_batch([batch], self.args.device)
+            if count is None:
+                return None
+            items += float(count) if share else 0.0
+        return items
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return the operations of one batch, or of all batches of this rank's part of a step."""
+        batches = inputs if isinstance(inputs, list) else [inputs]
+        return sum(super(ElasticTrainer, self).floating_point_ops(batch) for batch in batches)
+
+    def _unwrap_elastic(self, model: Any, *arguments: Any, **named: Any) -> Any:
+        return self._unwrap(model.module if isinstance(model, ElasticModule) else model, *arguments, **named)
+
+
+class _StepData:
+    """The training data as the Trainer counts them: one batch for each optimizer step of an epoch."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.dataset = range(loader.dataset_samples)
+        self._steps = loader.steps_per_epoch
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())  # the steps come from the feed
+
+
+class _CallbackStates:
+    """States of the Trainer's callbacks, such as the patience of early stopping, and the best metric so far."""
+
+    def __init__(self, trainer: ElasticTrainer) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states in the order of the callbacks."""
+        best = self._trainer.state.best_metric
+        states = [dict(callback.state()["attributes"]) for callback in self._exportable()]
+        return {"best_metric": None if best is None else float(best), "callbacks": states}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Set the states of callbacks in the same order."""
+        self._trainer.state.best_metric = state_dict["best_metric"]
+        for callback, attributes in zip(self._exportable(), state_dict["callbacks"], strict=True):
+            for name, value in attributes.items():
+                setattr(callback, name, value)
+
+    def _exportable(self) -> list[Any]:
+        return [one for one in self._trainer.callback_handler.callbacks if isinstance(one, ExportableState)]
+
+
+class _StepCallback(TrainerCallback):
+    """Callback that joins the training, ends epochs with the data, reports values, and finishes the training."""
+
+    def __init__(self, trainer: ElasticTrainer) -> None:
+        self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Report the checkpoint that was loaded, if any."""
-        self._first_step = None
-        found = newest(Path(args.output_dir)) if state.global_step else None
-        if found is not None and self._is_main:
-            from_generation = json.loads((found / MARK).read_text())["generation"]
-            self._mailbox.send(Restored, samples=self._samples(state), from_generation=from_generation)
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Set the epoch from the number of steps, which determines the order of the samples."""
-        self._batches.epoch = state.global_step // self._batches.steps
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Record the start time of the step."""
-        self._began_s = time.perf_counter()
+        """Join the training and begin its first step; a new member waits here for its peers."""
+        self._trainer.begin_step()
+        state.num_train_epochs = math.ceil(
+            state.max_steps / len(self._trainer.callback_handler.train_dataloader)
+        )
+        state.epoch = self._trainer.feed.epoch
+        # Averages of the log begin here.
+        self._trainer._initial_global_step = self._trainer._globalstep_last_logged = state.global_step  # noqa: SLF001
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Agree with the other ranks on a stop or a checkpoint."""
-        if self._first_step is None:
-            self._first_step = state.global_step
-            self._mailbox.send(FirstStep, samples=self._samples(state))
-        else:
-            self._meter.add(time.perf_counter() - self._began_s)
-        if self._is_main and self._meter.due(time.monotonic()):
-            self._progress(state)
-        now = time.monotonic()
-        self._schedule.expect(self._orders.losses_per_h(), now)
-        stops, saves = self._anyone(self._stop.received, self._is_main and self._schedule.due(now))
-        self._stopping = stops
-        control.should_training_stop = control.should_training_stop or stops
-        control.should_save = control.should_save or stops or saves or state.global_step >= state.max_steps
-        self._save_began_s = now
+        """Set the epoch, and end it with its data."""
+        feed = self._trainer.feed
+        state.epoch = feed.epoch
+        control.should_epoch_stop = control.should_epoch_stop or feed.ends_epoch
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Mark the Trainer's checkpoint as complete once all ranks have written it."""
-        self._anyone()
-        took_s = time.monotonic() - self._save_began_s
-        self._schedule.saved(time.monotonic(), took_s)
-        self._schedule.completed(took_s)
-        if not self._is_main:
-            return
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        mark = {"steps": state.global_step, "generation": self._environment.generation}
-        (folder / f".{MARK}").write_text(json.dumps(mark))
-        (folder / f".{MARK}").replace(folder / MARK)
-        self._mailbox.send(
-            Checkpointed,
-            uri=folder.as_uri(),
-            samples=self._samples(state),
-            size_bytes=size_bytes,
-            save_s=took_s,
-            total_s=took_s,
-            every_s=self._schedule.interval_s(time.monotonic()),
-        )
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Leave the evaluation out of the job's speed."""
+        if self._trainer.is_in_train:
+            self._trainer.feed.evaluated()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         """Report the numbers that the Trainer logs."""
@@ -228,56 +324,11 @@ class HeadwayCallback(TrainerCallback):
             for name, value in (logs or {}).items()
             if name != "epoch" and isinstance(value, int | float)
         }
-        if values and self._is_main:
-            report = TrackedReport(
-                step=state.global_step,
-                first_step=self._first_step or 0,
-                epoch=state.global_step // self._batches.steps,
-                samples=self._samples(state),
-                generation=self._environment.generation,
-                world_size=self._environment.world_size,
-                at_s=time.time(),
-                values=values,
-            )
-            self._value_sender.send(report)
+        if values:
+            self._trainer.run.report(**values)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Report the end of training, or exit after the checkpoint of a stop request."""
-        if self._is_main:
-            self._progress(state)
-        if self._stopping and state.global_step < state.max_steps:
-            self._mailbox.send(Stopped, samples=self._samples(state))
-            leave(EXIT_STOPPED)
-        self._value_sender.complete = True
-        self._mailbox.send(Completed, samples=self._samples(state))
-        self._stop.ignore()
-
-    # Helpers of these events
-
-    @property
-    def _is_main(self) -> bool:
-        return self._environment.rank == 0
-
-    def _samples(self, state: Any) -> int:
-        return int(state.global_step) * self._batches.global_batch
-
-    def _anyone(self, *wishes: bool) -> tuple[bool, ...]:
-        """Return, for each wish, True if any rank has it. Waits until every rank has called this after the same step."""
-        if not dist.is_initialized() or dist.get_world_size() == 1:
-            return wishes
-        wanted = torch.tensor([*wishes, True], dtype=torch.int32, device=self._trainer.args.device)
-        dist.all_reduce(wanted, op=dist.ReduceOp.MAX)
-        return tuple(bool(wish) for wish in wanted.tolist()[:-1])
-
-    def _progress(self, state: Any) -> None:
-        batches = self._batches
-        self._mailbox.send(
-            Progress,
-            epoch=state.global_step // batches.steps,
-            samples=self._samples(state),
-            total_samples=int(state.max_steps) * batches.global_batch,
-            **asdict(self._meter.take(time.monotonic())),
-            global_batch=batches.global_batch,
-            local_batch=self._trainer.args.per_device_train_batch_size,
-            accumulation=self._trainer.args.gradient_accumulation_steps,
-        )
+        """Save the result in a checkpoint and end the training, also if a callback stopped it early."""
+        if state.global_step >= state.max_steps and not self._trainer.feed.over:
+            self._trainer.begin_step()
+        self._trainer.feed.finish()

@@ -22,6 +22,7 @@ from headway.client.client import Client
 from headway.contract.agents import NodeState
 from headway.contract.views.identity import TOKEN_PREFIX
 from headway.errors import HeadwayError
+from headway.local.agents import agent_program
 from headway.local.ports import HOST, free_port, is_free
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import (
@@ -273,13 +274,19 @@ class LocalStack(Startable):
         slots = self._slots
         if slots is None and self._agents > 1:
             slots = max((os.cpu_count() or 1) // self._agents, 1)
-        argv = [*_python("worker_agent"), "--url", self.url, "--name", name, "--address", HOST, "--own-jobs"]
-        argv += ["--state-dir", str(self.data / "agents" / name)]
-        argv += ["--slots", str(slots)] if slots is not None else []
+        arguments = ["--address", HOST, *(["--slots", str(slots)] if slots is not None else [])]
         env = {name: value for name, value in os.environ.items() if name not in _SERVICE_ONLY}
         env["HEADWAY_JOIN_TOKEN"] = join_token
         env["HEADWAY_PRIVATE"] = str(self.data)  # the folder holds the stores and every token
-        return Program(argv, env, self.logs / f"agent-{name}.log", grace_s=_AGENT_GRACE_S)
+        return agent_program(
+            name,
+            self.url,
+            state=self.data / "agents" / name,
+            log=self.logs / f"agent-{name}.log",
+            env=env,
+            arguments=arguments,
+            grace_s=_AGENT_GRACE_S,
+        )
 
     def _run(self, name: str, program: Program, layer: _Layer) -> None:
         _log.info("starting %s", name)

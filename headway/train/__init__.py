@@ -11,7 +11,8 @@
 modules do not depend on one another.
 """
 
+from headway.train.gradients.clipping import clip_grad_norm_
 from headway.train.loader import Loader
 from headway.train.session import Run, init
 
-__all__ = ["Loader", "Run", "init"]
+__all__ = ["Loader", "Run", "clip_grad_norm_", "init"]

@@ -8,8 +8,9 @@ from headway.contract.orders import Order
 from headway.contract.runtime import EXIT_DONE, EXIT_STOPPED, Left, Stopped
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
+from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
-from headway.train.membership.peers import PeersLost
+from headway.train.membership.meeting import PeersLost
 from headway.train.membership.team import Team
 from headway.train.state.sync import StateSync, leave, leave_for_retry
 
@@ -44,6 +45,7 @@ class Departure:
 
     def on_request(self, place: Place, *, saves: bool) -> NoReturn:
         """Save the state and stop. If a peer is lost, each rank saves, because rank 0 may be the lost one."""
+        self._team.leaves = True
         if not self._state_sync.has_state:
             leave(EXIT_STOPPED)
         peers = self._team.peers
@@ -58,4 +60,7 @@ class Departure:
         leave(EXIT_STOPPED)
 
     def _save_alone(self, place: Place) -> bool:
+        if self._replica.is_sharded and not self._saver.has_saved(place):
+            warn("this rank has only a part of the model, which it cannot save without its peers")
+            return False
         return self._saver.save(self._replica, place, rank_alone=self._team.rank)

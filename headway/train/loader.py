@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ class Loader(BatchSource):
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[Any] | Sequence[Any],
         *,
         batching: Batching,
         seed: int,
@@ -39,7 +39,7 @@ class Loader(BatchSource):
             signature=self.dataset_samples,
             epoch_samples=self.dataset_samples,
         )
-        self._dataset = dataset
+        self._dataset: Any = dataset  # torch takes a sequence, too, but its annotation does not say so
         self._num_workers = num_workers
         self._collate_fn = collate_fn
         self._indices: NDArray[np.int64] = np.empty(0, dtype=np.int64)

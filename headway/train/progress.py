@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from headway.train.checkpoint.replica import Place
 from headway.train.data.batching import Batching
-from headway.train.data.boundary import Agreement
+from headway.train.data.boundary import Agreement, BoundaryRequest, Statement
 from headway.train.data.goal import Gain, TrainingGoal, gain_of
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Step
@@ -27,6 +27,20 @@ class StepProgress:
         """Begin a step at `place`."""
         self.efficiency = self._batching.efficiency
         self._set_clock(self._after(place, step, Ledger(), self.efficiency), within_step=True)
+
+    def statement(self, request: BoundaryRequest, ordered: int, mine: Ledger) -> Statement:
+        """Return this rank's message at the start of a step, with its measurements of the step before.
+
+        `ordered` is the generation of the newest order that it has read, and `mine` the ledger of its samples.
+        """
+        probe, compute_s = self._gradients.probe, self._gradients.meter.compute_s
+        said = Statement(
+            *(request, ordered, mine.count, mine.total, mine.squares, compute_s), efficiency=self.efficiency
+        )
+        if probe is None:
+            return said
+        every = self._batching.noise_every_wanted
+        return replace(said, square=probe.square, squared_mean=probe.squared_mean, noise_every=every)
 
     def commit(self, place: Place, step: Step, trained: Ledger, agreement: Agreement | None) -> Place:
         """Return the position after the step, with the progress that the ranks agree on.

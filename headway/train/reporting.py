@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 
-from headway.contract.runtime import BatchChanged, Completed, EpochClosed, Progress
-from headway.train.checkpoint.replica import Audit, Place
+from headway.contract.runtime import BatchChanged, Completed, EpochClosed, Progress, StandsStill
+from headway.train.checkpoint.replica import Audit, Place, Replica
 from headway.train.data.batching import Batching
 from headway.train.data.goal import TrainingGoal
 from headway.train.data.ledger import Ledger
 from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
+from headway.train.membership.standstill import StepPace
 from headway.train.meter import Meter
 
 PROGRESS_EVERY_S = 0.5
@@ -23,23 +24,37 @@ class Reporter:
     def __init__(self, mailbox: Mailbox) -> None:
         self.goal: TrainingGoal | None = None
         """End of training, once it is known."""
+        self.pace = StepPace()
+        self._memory: tuple[int, ...] = ()
         self._reported_epoch = -1
         self._mailbox = mailbox
         self._meter = Meter(PROGRESS_EVERY_S)
         self._first_of_generation = False
 
-    def measure(self, step_s: float, sync_s: float) -> None:
-        """Record the time of a step of full size, and the part of it spent waiting for peers.
+    def stepped(self, step_s: float, compute_s: float, *, usual: bool) -> None:
+        """Record the time of a step, and the part of it that was not spent waiting for peers. Report the end of a standstill.
 
-        The first step of each generation is left out, because new members run their slow first pass in it.
+        A step that does not represent the `usual` time is not measured. The first step of each generation is not, because
+        new members run their slow first pass in it.
         """
-        if not self._first_of_generation:
-            self._meter.add(step_s, sync_s)
-        self._first_of_generation = False
+        measured = usual and not self._first_of_generation
+        stood = self.pace.end(time.monotonic(), step_s if measured else None)
+        if stood is not None:
+            self._mailbox.send(StandsStill, silent_s=stood.silent_s, usual_s=stood.usual_s, over=True)
+        elif measured:
+            self._meter.add(step_s, max(0.0, step_s - compute_s))
+        if usual:
+            self._first_of_generation = False
+
+    def use_memory(self, replica: Replica, peak_bytes: int, device_bytes: int | None) -> None:
+        """Record the memory that a step of a sharded model has used on an accelerator with `device_bytes`."""
+        if replica.shards and device_bytes and peak_bytes > max(self._memory[:1], default=0):
+            self._memory = (peak_bytes, replica.shard_bytes, device_bytes, replica.shards)
 
     def forget(self) -> None:
         """Discard the measurements after a membership change, because they do not describe later steps."""
         self._meter = Meter(PROGRESS_EVERY_S)
+        self._memory = ()
         self._first_of_generation = True
 
     def due(self) -> bool:
@@ -53,7 +68,7 @@ class Reporter:
             return
         goal = self.goal
         full = replace(batching.split, depths=None).step(0, batching.split.global_batch)
-        noise = batching.noise
+        noise, stream = batching.noise, place.stream
         self._mailbox.send(
             Progress,
             epoch=place.position.epoch,
@@ -64,6 +79,7 @@ class Reporter:
             local_batch=len(full.micro_batches[0]),
             local_batches=batching.local_batches,
             rank_sample_s=batching.step_rates.take(),
+            straggler_times=batching.stragglers.take(),
             accumulation=len(full.micro_batches),
             gradient_sqr=noise.sqr if noise is not None else None,
             gradient_var=noise.var if noise is not None else None,
@@ -74,7 +90,11 @@ class Reporter:
             lr_rule=batching.rule if batching.adaptive else None,
             train_step=place.step_number if goal is not None and goal.counts_steps else None,
             train_steps=goal.total_steps if goal is not None and goal.counts_steps else None,
-            draws=goal is not None and goal.dataset_samples is None,
+            draws=goal is not None and goal.dataset_samples is None and stream is None,
+            shards=stream.ended_shards if stream is not None else None,
+            repeated_samples=stream.repeated if stream is not None else 0,
+            repeated_shards=stream.repeated_shards if stream is not None else 0,
+            memory=self._memory,
         )
 
     def batch_changed(self, place: Place, batching: Batching) -> None:
@@ -108,12 +128,12 @@ class Reporter:
         )
 
     def completed(self, place: Place, *, is_main: bool) -> None:
-        """Report the end of training: after the audit of random draws, or with the part of an epoch that it ended in.
+        """Report the end of training: after the audit of data without epochs, or with the part of an epoch that it ended in.
 
         A script that counts steps may end within an epoch, which is not reported.
         """
         if is_main and self.goal is not None and self.goal.dataset_samples is None:
-            self._audit_draws(place)
+            self._audit_whole(place)
         epoch, read, of = place.position.epoch, place.position.samples, place.dataset_samples
         counts_steps = self.goal is not None and self.goal.counts_steps
         if counts_steps or of is None or not 0 < read < of:
@@ -126,9 +146,13 @@ class Reporter:
                 "this part of an epoch is not audited"
             )
 
-    def _audit_draws(self, place: Place) -> None:
-        """Report whether each random draw was used exactly once. Draws have no epoch that ends earlier."""
-        exact = place.ledger == Ledger.of_epoch(place.samples)
+    def _audit_whole(self, place: Place) -> None:
+        """Report the audit of data without epochs: each random draw, or each sample of the shards, exactly once.
+
+        Repeated samples of a stream are reported apart, and count as often as they were trained.
+        """
+        due = Ledger.of_epoch(place.samples) if place.stream is None else place.stream.trained
+        exact = place.ledger == due
         self._mailbox.send(
             EpochClosed,
             epoch=0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ from headway.train.gradients.device import memory_of
 from headway.train.host.environment import Environment
 from headway.train.loader import Loader
 from headway.train.membership.team import Team
+from headway.train.shard_reader import OpenShardBy
 from headway.train.source import BatchSource
+from headway.train.stream import Stream
 
 
 class RunData:
@@ -28,7 +30,7 @@ class RunData:
 
     def loader(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[Any] | Sequence[Any],
         *,
         global_batch: int,
         max_global_batch: int | None = None,
@@ -45,7 +47,8 @@ class RunData:
         receives.
 
         Args:
-            dataset: has `len()` and returns a sample for an index. It must be the same on every rank.
+            dataset: has `len()` and returns a sample for an index. It must be the same on every rank. With
+                `range(n)` and `collate_fn=list`, a batch has the indices for a script that reads the samples itself.
             global_batch: samples in an optimizer step, all ranks together. A job's `batch.global` overrides it.
             max_global_batch: upper limit of the global batch in a job with an adaptive `batch.policy`. The smaller of this
                 and the job's `batch.max_global` applies.
@@ -108,6 +111,65 @@ class RunData:
         self._source = draws = Draws(population, batching=batching, seed=seed)
         return draws
 
+    def stream(
+        self,
+        shards: Sequence[Any],
+        open_shard: OpenShardBy,
+        *,
+        global_batch: int,
+        max_global_batch: int | None = None,
+        max_local_batch: int | None = None,
+        balance: bool = True,
+        shuffle: bool = True,
+        seed: int = 0,
+        same_order: bool = True,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> Stream:
+        """Return batches of samples that are read one after the other from shards, pass after pass.
+
+        Each rank reads shards of its own, and a shard continues on another rank when members change. Train with
+        `train_steps`.
+
+        Args:
+            shards: names of the shards, such as paths, the same on every rank.
+            open_shard: returns an iterable of the samples of a shard. If it has `state_dict` and `load_state_dict`, the
+                shard continues by its state; otherwise by reading it again up to its position.
+            global_batch: see `loader`.
+            max_global_batch: see `loader`.
+            max_local_batch: see `loader`.
+            balance: see `loader`.
+            shuffle: read the shards in a random order, anew in each pass.
+            seed: seed of that order.
+            same_order: a shard gives the same samples in the same order whenever it is opened, so each is used exactly once.
+                False: a shard whose rank is lost continues at its last known state, and the samples since are repeated.
+            collate_fn: makes a batch of a list of samples; None: as torch's `DataLoader` does.
+
+        Raises:
+            ValueError: a size is out of bounds, there are no shards, or several ranks take the same samples (`parallel.pp`, `parallel.tp`).
+            RuntimeError: the run has training data already.
+        """
+        if not len(shards):
+            raise ValueError("the stream has no shards; there is nothing to train on")
+        if self._team.mesh.pipeline > 1:
+            raise ValueError(
+                "a stream gives every rank samples of its own, and the ranks of a pipeline or a tp group need the same ones; "
+                "take run.loader(...) or run.indices(...)"
+            )
+        batching = self._new_batching(
+            global_batch, max_global_batch, max_local_batch, seed=seed, balance=balance, samples=None
+        )
+        self._source = stream = Stream(
+            shards,
+            open_shard,
+            batching=batching,
+            seed=seed,
+            device=self.device,
+            shuffle=shuffle,
+            same_order=same_order,
+            collate_fn=collate_fn,
+        )
+        return stream
+
     def _new_batching(
         self,
         global_batch: int,
@@ -140,5 +202,6 @@ class RunData:
             rule=environment.lr_rule,
             balance=environment.balance if balance else None,
         )
-        memory, speeds = memory_of(self.device), environment.speeds
-        return Batching(bounds, self._team.rank, self._team.world_size, memory_bytes=memory, speeds=speeds)
+        rank, mesh = self._team.data_rank, self._team.mesh
+        memory, speeds = memory_of(self.device), environment.speeds[mesh.leaders]
+        return Batching(bounds, rank, mesh.data, memory_bytes=memory, speeds=speeds)

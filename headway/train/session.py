@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,10 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from headway.contract.runtime import Hello
 from headway.preemption import StopRequest
-from headway.storage.stores import open_storage
-from headway.train.checkpoint.replica import Place, Replica, Stateful
-from headway.train.checkpoint.saving import Saver
-from headway.train.checkpoint.store import Checkpoints, Schedule
+from headway.train.assembly import assemble_training
+from headway.train.checkpoint.replica import Place, Stateful
 from headway.train.collectives.registry import make_backend
 from headway.train.data.goal import TrainingGoal, Until, ends_by_progress
 from headway.train.gradients.averaging import Gradients, step_once_per_batch
@@ -30,10 +29,13 @@ from headway.train.run_data import RunData
 from headway.train.sharding.template import Parallelize
 from headway.train.source import BatchSource
 from headway.train.state.memory import keep_freed_memory, touch
-from headway.train.state.sync import StateSync
+from headway.train.step_feed import StepFeed
 from headway.train.trackers.sender import TrackedReport
 from headway.train.training import Training
 from headway.train.value_sender import ValueSender
+
+if TYPE_CHECKING:
+    from headway.train.gradients.pipeline import LossFunction, Pipeline
 
 _HELD_BESIDE_PARAMETERS = 4
 """Host memory that a rank holds besides its parameters, in multiples of their size.
@@ -71,7 +73,7 @@ def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:
     device = _device(environment.local_rank)
     if environment.live and device.type == "cpu":
         keep_freed_memory()
-    team = Team(environment, make_backend(collective, device), timeout_s, stop)
+    team = Team(environment, make_backend(collective, device), timeout_s, stop, mailbox)
     team.start(environment)
     return Run(environment, device, team, mailbox, stop)
 
@@ -88,9 +90,15 @@ class Run(RunData):
         stop: StopRequest,
     ) -> None:
         super().__init__(environment, device, team)
-        self._mailbox = mailbox
-        self._stop = stop
-        self._began_s = time.perf_counter()
+        self._assemble = partial(
+            assemble_training,
+            environment=environment,
+            device=device,
+            team=team,
+            mailbox=mailbox,
+            stop=stop,
+            began_s=time.perf_counter(),
+        )
         self._training: Training | None = None
         self._entered = False
         self._value_sender = ValueSender(mailbox, environment)
@@ -137,6 +145,7 @@ class Run(RunData):
         optimizer: Optimizer,
         *more: Any,
         parallelize: Parallelize | None = None,
+        mesh: Sequence[str] = ("fsdp",),
     ) -> tuple[Any, ...]:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
@@ -152,6 +161,9 @@ class Run(RunData):
             parallelize: function of the model and a `DeviceMesh` of all ranks that shards the model (FSDP2's `fully_shard`), in
                 place or by returning another one. `model` must be plain. The library calls the function again at every size,
                 with a copy of the plain model without values, so the job changes size in place.
+            mesh: names of the dimensions of that mesh: `fsdp`, beside it `replicate` for groups of ranks with equal shards
+                (HSDP), `tp` for tensor parallelism, and `pp` for pipeline stages (see `pipeline`). Their sizes follow from the job
+                file's `parallel`.
 
         Returns:
             As many objects as were given, in the same order.
@@ -159,48 +171,48 @@ class Run(RunData):
         Raises:
             RuntimeError: called twice, or the checkpoint does not fit the model.
             TypeError: an object's state cannot be kept in a checkpoint, or the model to shard cannot be copied.
-            ValueError: the model to shard is sharded already, or does not have all parameters of the optimizer.
+            ValueError: the model to shard is sharded already, does not have all parameters of the optimizers, or does not use
+                the job's `parallel`; or two of its optimizers have the same parameter.
             Fenced: a newer generation of the job runs.
         """
         if self._training is not None:
             raise RuntimeError("prepare() was called before; pass all objects in one call")
         if parallelize is None:
+            if self._team.mesh.pipeline > 1:
+                raise ValueError(
+                    "the job has parallel.pp or parallel.tp, but prepare() has no `parallelize` that uses it"
+                )
             model.to(self.device)
         gradients = Gradients(model, device=self.device, min_depth=self._environment.min_depth)
+        parameter_bytes = gradients.nbytes  # before the parameters are sharded
         wrapped = [_once_per_batch(one, gradients) for one in more]
         objects: list[Stateful] = [model, optimizer, *wrapped]
-        self._training = self._make_training(objects, gradients, parallelize)
+        self._training = self._assemble(objects, gradients, parallelize=parallelize, mesh=mesh)
         self._training.prepare()
-        if self._environment.live and self.device.type == "cpu" and parallelize is None:
-            touch(_HELD_BESIDE_PARAMETERS * gradients.nbytes)
+        if self._environment.live and self.device.type == "cpu":
+            share = 1 if parallelize is None else self.world_size
+            touch(_HELD_BESIDE_PARAMETERS * parameter_bytes // share)
         for one in (optimizer, *more):
             if isinstance(one, Optimizer):
                 step_once_per_batch(one, gradients)
         return gradients.model, optimizer, *wrapped
 
-    def _make_training(
-        self, objects: list[Stateful], gradients: Gradients, parallelize: Parallelize | None
-    ) -> Training:
-        replica = Replica(objects, will_shard=parallelize is not None)
-        resharder = None
-        if parallelize is not None:
-            from headway.train.sharding.resharder import Resharder  # noqa: PLC0415  # FSDP takes a second to import
+    def pipeline(self, loss: LossFunction, *, micro_batches: int) -> Pipeline:
+        """Return the pipeline that trains the stages of a prepared model, whose mesh has the dimension `pp`.
 
-            resharder = Resharder(parallelize, replica=replica, gradients=gradients, device=self.device)
-        schedule = Schedule(
-            self._environment.checkpoint_every_s, time.monotonic(), self._environment.losses_per_h
-        )
-        saver = Saver(_checkpoints(self._environment), schedule, self._mailbox)
-        return Training(
-            replica,
-            gradients,
-            team=self._team,
-            mailbox=self._mailbox,
-            stop=self._stop,
-            saver=saver,
-            state_sync=StateSync(replica, self._team, saver, self._mailbox, resharder),
-            began_s=self._began_s,
-        )
+        Args:
+            loss: function of the last stage's output and the target that returns the mean loss of their samples.
+            micro_batches: number of parts of a batch, which stages compute at the same time.
+
+        Raises:
+            RuntimeError: called before `prepare`.
+            ValueError: `micro_batches` is below 1.
+        """
+        from headway.train.gradients.pipeline import Pipeline  # noqa: PLC0415  # takes a second to import
+
+        if self._training is None:
+            raise RuntimeError("call run.prepare(...) before run.pipeline(...)")
+        return Pipeline(self._training.gradients, loss, micro_batches, self.device)
 
     def epochs(self, count: int, *, until: Until | None = None) -> Iterator[int]:
         """Return the numbers of the remaining epochs of `count`, from the one that a checkpoint interrupted.
@@ -244,12 +256,20 @@ class Run(RunData):
             RuntimeError: called twice, before `prepare` or the data, or the body took no batch.
             ValueError: `count` is below 0, or the checkpoint belongs to other data.
         """
-        source, training = self._enter(count, "steps")
-        batching = source.batching
-        batch = batching.bounds.global_batch
-        goal = TrainingGoal.of_steps(count, source.epoch_samples, batch, by_progress=batching.adaptive)
-        self._feed(training, source, goal)
+        source, training = self._enter_steps(count)
         return self._remaining_steps(training, source)
+
+    def step_feed(self, count: int) -> StepFeed:
+        """Return the remaining steps of `count` for a framework whose own loop takes whole steps.
+
+        Training ends as with `train_steps`.
+
+        Raises:
+            RuntimeError: called twice, or before `prepare` or `loader`.
+            ValueError: `count` is below 0, or the checkpoint belongs to other data.
+        """
+        source, training = self._enter_steps(count)
+        return StepFeed(training, source, lambda: self._complete(training))
 
     def evaluate_every(self, steps: int) -> bool:
         """Return True in the body of `train_steps` that follows each `steps` steps, before its first batch.
@@ -278,9 +298,23 @@ class Run(RunData):
             raise RuntimeError("the training loop was begun before; train in one loop")
         return self._source, self._training
 
+    def _enter_steps(self, count: int) -> tuple[BatchSource, Training]:
+        source, training = self._enter(count, "steps")
+        batching = source.batching
+        batch = batching.bounds.global_batch
+        goal = TrainingGoal.of_steps(count, source.epoch_samples, batch, by_progress=batching.adaptive)
+        self._feed(training, source, goal)
+        return source, training
+
     def _feed(self, training: Training, source: BatchSource, goal: TrainingGoal) -> None:
         self._entered = True
-        training.feed(signature=source.signature, seed=source.seed, batching=source.batching, goal=goal)
+        training.feed(
+            signature=source.signature,
+            seed=source.seed,
+            reading=source.reading,
+            batching=source.batching,
+            goal=goal,
+        )
         source.attach(training, by_steps=goal.counts_steps)
 
     def _remaining_epochs(self, training: Training) -> Iterator[int]:
@@ -325,13 +359,13 @@ class Run(RunData):
         """Report values for display: numbers, or tensors of one element.
 
         Decisions read only `loss` and the metric of `goal.target`, whose value ends the job. Only rank 0's values
-        count. Values that are not finite (NaN, infinity) are left out, with a line on stderr. Rank 0 also prints the
-        values, so the log contains them.
+        count. Values that are not finite (NaN, infinity) are left out, with a line on stderr, and so are values that the
+        loss of a peer of a sharded model made wrong. Rank 0 also prints the values, so the log contains them.
 
         Raises:
             TypeError, ValueError: a value is not a number.
         """
-        if not self.is_main:
+        if not self.is_main or (self._training is not None and self._training.gradients.without_results):
             return
         place = self._training.place if self._training is not None else Place()
         report = TrackedReport(
@@ -363,13 +397,3 @@ def _device(local_rank: int) -> torch.device:
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
-
-
-def _checkpoints(environment: Environment) -> Checkpoints | None:
-    if environment.checkpoint_uri is None:
-        return None
-    return Checkpoints(
-        open_storage(environment.checkpoint_uri, environment.storage_keys),
-        generation=environment.generation,
-        keep=environment.checkpoint_keep,
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from headway.train.data.batching import Batching
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Step
+from headway.train.streaming import Reading
 from headway.train.training import Training
 
 ENDLESS = 2**62
@@ -42,6 +44,8 @@ class BatchSource(ABC):
         self.seed = seed
         self.signature = signature
         self.epoch_samples = epoch_samples
+        self.reading = Reading()
+        """Reading of data whose position is more than a number of samples."""
         self.within_step = False
         """True while the script works on a step, rather than between two steps."""
         self.ends_epoch = False
@@ -49,6 +53,7 @@ class BatchSource(ABC):
         self._device = device
         self._training: Training | None = None
         self._by_steps = False
+        self._ahead: Iterator[Any] = iter(())
         self._present: Iterator[Any] | None = None
         self._left = 0
 
@@ -84,7 +89,7 @@ class BatchSource(ABC):
             raise RuntimeError(
                 "iterate over the training data inside `run.epochs(n)` or `run.train_steps(n)`"
             )
-        with closing(self._steps()) as steps:
+        with closing(self.steps()) as steps:
             for _ in steps:
                 assert self._present is not None
                 yield from self._present
@@ -94,20 +99,26 @@ class BatchSource(ABC):
             raise RuntimeError("take batches inside `for step in run.train_steps(n)`")
         return self._present
 
+    def fetch_step(self) -> list[Any]:
+        """Fetch and return all batches of the present step, which are still to be taken."""
+        batches = list(self._ahead)
+        self._ahead = iter(batches)
+        return batches
+
     def bodies(self, training: Training) -> Iterator[int]:
         """Yield the number of each step until the end of the epoch, or of training, until its batches are taken.
 
         Raises:
             RuntimeError: the loop body took no batch, so training would not advance.
         """
-        with closing(self._steps()) as steps:
+        with closing(self.steps()) as steps:
             for _ in steps:
                 while left := self._left:
                     yield training.place.step_number
                     if self._left == left:
                         raise RuntimeError("the body of `run.train_steps` took no batch of the training data")
 
-    def _steps(self) -> Generator[Step, None, None]:
+    def steps(self) -> Generator[Step, None, None]:
         """Yield the remaining steps of the epoch. A step is committed when the next is asked for."""
         assert self._training is not None
         training = self._training
@@ -121,7 +132,8 @@ class BatchSource(ABC):
             for step in training.split.steps(training.place.position.samples, end):
                 if training.begin_step(step, self.ledger_of):
                     self._left = len(step.micro_batches)
-                    self._present = self._micro_batches(training, step, batches)
+                    self._ahead = map(self._on_device, islice(batches, len(step.micro_batches)))
+                    self._present = self._micro_batches(training, step)
                     try:
                         yield step
                     except GeneratorExit:  # the script left its loop, perhaps after the optimizer step
@@ -133,10 +145,10 @@ class BatchSource(ABC):
                 if training.plan != plan or training.finished:
                     break  # prefetched batches belong to the previous plan
 
-    def _micro_batches(self, training: Training, step: Step, batches: Iterator[Any]) -> Iterator[Any]:
+    def _micro_batches(self, training: Training, step: Step) -> Iterator[Any]:
         last = len(step.micro_batches) - 1
         for number, micro_batch in enumerate(step.micro_batches):
-            batch = self._on_device(next(batches))
+            batch = next(self._ahead)
             training.gradients.begin(
                 len(micro_batch),
                 global_batch=len(step.batch),

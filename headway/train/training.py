@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
 from headway.contract.orders import Order
@@ -22,21 +21,23 @@ from headway.train.departure import Departure
 from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.probe import NoiseProbe
 from headway.train.membership.control import Mailbox
-from headway.train.membership.peers import Peers, PeersLost, Superseded
+from headway.train.membership.meeting import PeersLost, Superseded
+from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
 from headway.train.progress import StepProgress
 from headway.train.reporting import Reporter
 from headway.train.state.sync import StateSync, leave_for_retry
+from headway.train.streaming import Reading
 
 LedgerOf: TypeAlias = Callable[[range], Ledger]
-"""Function that returns the ledger of the samples at a range of positions in the data."""
+"""Function that returns the ledger of the samples at a range of positions."""
 
 
 class Training:
     """The training progress of this rank with `replica`, and its actions between steps.
 
-    Members may change in every method that begins or ends a step or an epoch. `plan` is the version of the batch plan, and
-    `first_step` the first step that the present members may report. A method that may end the process says so.
+    Members may change in every method that begins or ends a step or an epoch. `plan` is the version of the batch plan,
+    `evaluates` true within a step with an evaluation, and `first_step` the first one that the present members may report.
     """
 
     def __init__(
@@ -54,7 +55,6 @@ class Training:
         self.place = Place()
         self.plan = self.first_step = 0
         self.evaluates = False
-        """True if the script evaluates within the present step."""
         self.gradients = gradients
         self._replica = replica
         self._team = team
@@ -64,6 +64,8 @@ class Training:
         self._state_sync = state_sync
         self._departure = Departure(replica, team, saver, mailbox, state_sync)
         self._reporter = Reporter(mailbox)
+        self.pace = self._reporter.pace
+        self._reading = Reading()
         self._batching: Batching | None = None
         self._progress: StepProgress | None = None
         self._boundary: Boundary | None = None
@@ -77,8 +79,7 @@ class Training:
     def prepare(self) -> None:
         """Continue from the newest checkpoint, unless this rank is a new member.
 
-        Rank 0 reads the checkpoint and sends it to its peers, so replicas are equal. The process ends with a request for a
-        restart if the storage does not answer or a peer is lost.
+        The process ends with a request for a restart if the storage does not answer or a peer is lost.
 
         Raises:
             ValueError: the ranks have made different models.
@@ -93,13 +94,16 @@ class Training:
             leave_for_retry(f"a peer was lost before the first step: {loss}")
         self._train_with(self._team.peers)
 
-    def feed(self, *, signature: int, seed: int, batching: Batching, goal: TrainingGoal) -> None:
-        """Set the training data, known by their signature, the end of training, and the batches of a step.
+    def feed(
+        self, *, signature: int, seed: int, reading: Reading, batching: Batching, goal: TrainingGoal
+    ) -> None:
+        """Set the training data, known by their signature, their reading, the batches of a step, and the end.
 
         Raises:
             ValueError: the checkpoint is from the middle of an epoch of other data.
         """
-        self.place = self.place.with_data(signature, seed)
+        self._reading = reading
+        self.place = reading.follow(self.place.with_data(signature, seed), self._team.names)
         if self._replica.is_sharded:
             batching.keep_in_step()
         batching.restore_noise(self.place.noise)
@@ -109,7 +113,7 @@ class Training:
         self._progress.show(self.place)
         if batching.adaptive:
             batching.follow_optimizer(self._replica.optimizer)
-            self.gradients.probe = NoiseProbe(self._replica.optimizer)
+            self.gradients.probe = NoiseProbe(self._replica.optimizer, self.gradients.loss_scale)
 
     def join(self) -> None:
         """Join the running training, if this process is a new member. May end the process."""
@@ -129,7 +133,7 @@ class Training:
 
     def begin_step(self, step: Step, ledger_of: LedgerOf) -> bool:
         """Begin an optimizer step; False if members changed instead."""
-        self._began_s, self.evaluates = time.perf_counter(), False
+        self._began_s, self.evaluates, self.gradients.stepped = time.perf_counter(), False, False
         self._attempted_samples = self.place.samples + len(step.batch)
         order = self._team.due()
         if order is not None and order.lost:
@@ -137,10 +141,12 @@ class Training:
             return False
         self.gradients.lr_factor = self._present_batching.lr_factor
         self._present_progress.begin(self.place, step)
-        statement = self._statement(ledger_of(step.share), order)
-        if self.gradients.probe is not None:
-            self.gradients.probe.begin(measures=self._present_batching.measures(self.place.samples))
         try:
+            self._reading.secure(self.peers, step, self.place)
+            mine = ledger_of(step.share) if self._team.counts_samples else Ledger()
+            statement = self._statement(mine, order)
+            if self.gradients.probe is not None:
+                self.gradients.probe.begin(measures=self._present_batching.measures(self.place.samples))
             self._at_boundary.begin(statement)
         except PeersLost:
             self._change_members(None, lost=True)
@@ -169,8 +175,7 @@ class Training:
     def end_epoch(self, epoch: int) -> None:
         """Audit the epoch that the script has finished and begin the next, unless a synchronisation has done so already.
 
-        If the auditing rank is lost, the remaining ranks end the epoch again. A stop ends the process here, unless
-        training is over. Training that ends by progress leaves its last epoch where it is, without an audit.
+        A stop ends the process here, unless training is over. Training that ends by progress leaves its last epoch as it is.
         """
         while self.place.position.epoch == epoch:
             if self._present_progress.finished_within_epoch(self.place):
@@ -190,9 +195,10 @@ class Training:
     def complete(self) -> None:
         """Save the result after the last epoch. Ends the process with a request for a restart if that fails."""
         while True:
-            saved = self._saver.save(self._replica, self.place) if self._saves else True
             try:
-                outcomes = self._present_peers.gather(saved)
+                self.place = self._reading.collect(self.peers, self.place)
+                saved = self._saver.save(self._replica, self.place) if self._saves else True
+                outcomes = self.peers.gather(saved)
                 break
             except PeersLost:
                 self._change_members(None, lost=True)
@@ -201,8 +207,6 @@ class Training:
         self._report()
         self._reporter.completed(self.place, is_main=self._team.rank == 0)
         self._stop.ignore()
-
-    # Parts of these methods
 
     @property
     def _present_batching(self) -> Batching:
@@ -215,7 +219,8 @@ class Training:
         return self._progress
 
     @property
-    def _present_peers(self) -> Peers:
+    def peers(self) -> Peers:
+        """The present peers. Call it between `join` and the end of training."""
         assert self._team.peers is not None, "between two generations"
         return self._team.peers
 
@@ -228,17 +233,9 @@ class Training:
         request = BoundaryRequest.CONTINUE
         if self._stop.received:
             request = BoundaryRequest.STOP
-        elif self._present_peers.is_main and self._saver.due(self._team.losses_per_h()):
+        elif self.peers.is_main and self._saver.due(self._team.losses_per_h()):
             request = BoundaryRequest.CHECKPOINT
-        ordered, probe = order.generation if order else 0, self.gradients.probe
-        said = Statement(
-            *(request, ordered, mine.count, mine.total, mine.squares, self.gradients.meter.compute_s),
-            efficiency=self._present_progress.efficiency,
-        )
-        if probe is None:
-            return said
-        every = self._present_batching.noise_every_wanted
-        return replace(said, square=probe.square, squared_mean=probe.squared_mean, noise_every=every)
+        return self._present_progress.statement(request, order.generation if order else 0, mine)
 
     def _commit(self, step: Step, ledger_of: LedgerOf) -> bool:
         """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""
@@ -253,19 +250,20 @@ class Training:
         return whole
 
     def _apply_step(self, step: Step, trained: Ledger) -> None:
-        self.place = self._present_progress.commit(self.place, step, trained, self._agreement)
+        place = self._present_progress.commit(self.place, step, trained, self._agreement)
+        self.place = self._reading.commit(place)
         self._steps_taken += 1
         self._ended_s = time.perf_counter()
         if self._steps_taken == 1:
             self._warm_saver()
-            live, sharded = self._state_sync.check_live(), self._replica.is_sharded
-            self._mailbox.send(FirstStep, samples=self.place.samples, live=live, sharded=sharded)
-        if len(step.batch) == self.split.global_batch and not self.evaluates:
-            # A short step at the end of an epoch, or one with an evaluation, does not represent the usual step time.
-            step_s = self._ended_s - self._began_s
-            self._reporter.measure(step_s, max(0.0, step_s - self.gradients.meter.compute_s))
+            live, replica = self._state_sync.check_live(), self._replica
+            kind = {"sharded": replica.is_sharded, "replicates": replica.replicates}
+            self._mailbox.send(FirstStep, samples=self.place.samples, live=live, **kind)
+        # A short step at the end of an epoch, or one with an evaluation, does not represent the usual step time.
+        usual = len(step.batch) == self.split.global_batch and not self.evaluates
+        self._reporter.stepped(self._ended_s - self._began_s, self.gradients.meter.compute_s, usual=usual)
         self._saver.report_ended()
-        if self._reporter.due():
+        if self._reporter.due() or self._present_batching.stragglers.changed:
             self._report()
 
     def _rebalance(self, step: Step, agreement: Agreement) -> None:
@@ -273,19 +271,27 @@ class Training:
         batching, probe = self._present_batching, self.gradients.probe
         if probe is not None:
             batching.add_noise(probe.measurement, probe.cost)
-        peak = self.gradients.meter.peak_bytes()
+        if peak := self.gradients.meter.peak_bytes():
+            self._reporter.use_memory(self._replica, peak[0], self.gradients.meter.memory_bytes)
         if peak and batching.observe_memory(len(step.micro_batches[0]), *peak):
             self.plan += 1
-        if batching.end_step(step, agreement):
+        if batching.end_step(step, agreement.of(self._team.mesh.leaders)):
             self.plan += 1
         if (depths := self.gradients.take_depths()) is not None and batching.go_partly(depths):
             self.plan += 1
         self.place = self._present_progress.with_noise(self.place)
 
     def _carry_out(self, agreement: Agreement) -> None:
+        changes = agreement.ordered > self._team.generation
+        try:
+            if changes or agreement.request is not BoundaryRequest.CONTINUE:
+                self.place = self._reading.collect(self.peers, self.place)
+        except PeersLost:
+            self._change_members(None, lost=True)
+            return
         if agreement.request is BoundaryRequest.STOP:
             self._leave_on_request()
-        if agreement.ordered > self._team.generation:
+        if changes:
             # Every rank leaves the group at this boundary. A newer order may have arrived meanwhile.
             self._change_members(self._team.due())
         elif agreement.request is BoundaryRequest.CHECKPOINT and self._saves:
@@ -307,7 +313,7 @@ class Training:
 
     def _train_with(self, peers: Peers) -> None:
         """Average gradients with these peers, whose state equals this rank's."""
-        self.gradients.replicate(peers)
+        self.gradients.replicate(peers, self._team.mesh.data)
         self._boundary, self.first_step = Boundary(peers), self.place.first_step
         self._reporter.forget()
         self.plan += 1
@@ -318,6 +324,7 @@ class Training:
         May end the process: if this rank is not a member, on a request to stop, or when no order comes.
         """
         self._boundary = None
+        self.pace.restart()
         batch = self.split.global_batch
         self.gradients.detach()
         if self.gradients.stepped_incomplete:
@@ -328,7 +335,7 @@ class Training:
             self._saver.lost()
             self._team.abort()
         elif order is not None and not self._team.includes_me(order):
-            self._leave_as_ordered(order)
+            self._departure.as_ordered(order, self.place, time.perf_counter() - self._ended_s)
         else:
             self._team.leave()
         while True:
@@ -349,10 +356,12 @@ class Training:
         before = self._team.ranks_before(order)
         peers = self._team.meet(order, patient=not self._state_sync.has_state)
         self._mailbox.set_sender(rank=peers.rank, generation=peers.generation)
-        self._present_batching.change_members(before, rank=peers.rank, speeds=order.speeds)
+        leaders, rank = self._team.mesh.leaders, self._team.data_rank
+        self._present_batching.change_members(before[leaders], rank=rank, speeds=order.speeds[leaders])
         # Follow the order before the plan is transferred: a new member has not read this order's batch.
         self._present_batching.follow(order.batch)
-        self.place = self._state_sync.synchronise(peers, order, self.place, self._present_batching)
+        place = self._state_sync.synchronise(peers, order, self.place, self._present_batching)
+        self.place = self._reading.follow(place, self._team.names)
         return peers
 
     def _resume(self, peers: Peers, batch: int) -> None:
@@ -376,20 +385,13 @@ class Training:
 
     def _next_order(self, after: int) -> Order:
         """Wait for the next order. Ends the process if none comes."""
-        if not self._team.live:
-            leave_for_retry("a peer was lost, and this run has no service to order new members")
-        order = self._team.await_order(after)
+        order = self._team.await_order(after) if self._team.live else None
         if order is None and self._stop.received:
             self._leave_on_request()
         if order is None:
-            leave_for_retry("a peer was lost, and no order came for the remaining ranks")
+            why = "no order came for the remaining ranks" if self._team.live else "this run has no service"
+            leave_for_retry(f"a peer was lost, and {why}")
         return order
-
-    # Ends of the process
-
-    def _leave_as_ordered(self, order: Order) -> NoReturn:
-        idle_s = time.perf_counter() - self._ended_s
-        self._departure.as_ordered(order, self.place, idle_s)
 
     def _leave_on_request(self) -> NoReturn:
         if self._state_sync.has_state:

@@ -22,6 +22,7 @@ from service.api.http.quick import QuickReports
 from service.api.http.reference import ApiDescription, install_reference
 from service.api.http.request_ids import RequestId
 from service.api.http.request_times import RequestTimes
+from service.api.http.storable import StorableText
 from service.api.routes.jobs import jobs, outputs
 from service.api.routes.nodes import agents, nodes, storage
 from service.api.routes.nodes import credentials as node_credentials
@@ -87,6 +88,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         take_in=partial(agents.take_in, context, app.state.gates, app.state.heartbeats),
     )
     app.add_middleware(Pressure, gates=app.state.gates)
+    app.add_middleware(StorableText)
     app.add_middleware(RefusalAudit, context=context, refusals=refusals)
     app.add_middleware(
         RequestLimits,

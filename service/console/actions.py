@@ -5,6 +5,7 @@ Every form works without scripts, after a confirmation on a page of its own; scr
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -59,7 +60,7 @@ async def submit_or_plan(context: Context, visit: Visit) -> Response:
     text = form.get("job", "")
     values: dict[str, object] = {"text": text, "plan": None, "problem": ""}
     try:
-        spec = read_job_file(text)
+        spec = await asyncio.to_thread(read_job_file, text)  # a large one takes a second
         if form.get("what") == "plan":
             visit.caller.require(Role.VIEWER, spec.project)
             async with context.transactions.begin() as tx:

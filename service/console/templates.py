@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from service.console.html.questions import question
 HERE = Path(__file__).parent
 
 
+@cache  # with every template that was compiled in it
 def environment() -> Environment:
     """Return a Jinja environment that escapes all values and raises an error for undefined names."""
     made = Environment(

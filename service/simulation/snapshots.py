@@ -17,7 +17,7 @@ import numpy as np
 from headway.contract.agents import NodeState
 from headway.contract.values.listing import some_of
 from headway.contract.views.jobs import JobState
-from service.domain.allocation.configurations.eligibility import settled_job
+from service.domain.allocation.configurations.settled import settled_job
 from service.domain.allocation.inputs.notes import Note
 from service.domain.allocation.inputs.recurring import ended_by_class
 from service.domain.allocation.inputs.round import Round, build_round
@@ -85,15 +85,7 @@ def believed_world(
     world = World(
         kinds=table.kinds,
         configurations=table.configurations,
-        applications=tuple(
-            Application(
-                name=class_of(round_.jobs[row].spec),
-                boundaries=np.array([0.0, work[row]]),
-                goodput=table.goodput[None, row],
-                restart_s=RESTART_S,
-            )
-            for row in keep.tolist()
-        ),
+        applications=tuple(_application(round_, row, table, work[row]) for row in keep.tolist()),
         arrivals=tuple(
             Arrival(
                 id=round_.jobs[row].id,
@@ -249,7 +241,7 @@ def _table(round_: Round) -> _Table:
             worth=ones,
             speed_spread=0.0 * ones,
         )
-    possible = round_.notes.codes != Note.NOT_ALLOWED
+    possible = ~np.isin(round_.notes.codes, (Note.NOT_ALLOWED, Note.NO_MEMORY))
     running = np.flatnonzero(current >= 0)
     possible[running, current[running]] = True
     known = np.where(possible, round_.estimates.table.goodput, 0.0)
@@ -302,6 +294,18 @@ def _work(round_: Round, table: _Table, left: Remaining, horizon_s: float) -> tu
     work = np.maximum(np.where(endless, 1.0, left.samples), 1.0) * table.worth
     fastest = table.goodput.max(axis=1, initial=0.0)
     return np.where(endless, np.maximum(_LONG * horizon_s * fastest, 1.0), work), endless
+
+
+def _application(round_: Round, row: int, table: _Table, work: float) -> Application:
+    """Return a job as an application with this much work left. Its loss curve stays as it is now."""
+    converged = math.nan if round_.given.converged is None else float(round_.given.converged[row])
+    return Application(
+        name=class_of(round_.jobs[row].spec),
+        boundaries=np.array([0.0, work]),
+        goodput=table.goodput[None, row],
+        restart_s=RESTART_S,
+        converged=np.full(2, converged) if converged > 0 else None,
+    )
 
 
 def _before(round_: Round, row: int, kinds: Sequence[Kind]) -> PriorService:

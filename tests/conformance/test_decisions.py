@@ -128,6 +128,46 @@ async def test_what_several_generations_measured_of_one_configuration_is_one_mea
     assert (one.gradient_sqr, one.gradient_var) == (7.0, 7.0)
 
 
+async def test_the_logarithm_of_the_noise_is_added_up_over_the_steps_that_have_one(
+    database: Database,
+) -> None:
+    reports = [(20, 1.0, 8.0), (40, 1.0, 64.0), (20, None, None), (20, -1.0, 8.0), (20, 0.0, 1.0)]
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1"))
+        allocation = allocation_of("j1", {"n1": (0,)})
+        for steps, sqr, var in reports[:1]:  # in two statements, and several reports in one
+            progress = progress_of(steps=steps, gradient_sqr=sqr, gradient_var=var)
+            await tx.jobs.add_measured([Measured("j1", allocation, progress)], NOW)
+        rest = [
+            Measured("j1", allocation, progress_of(steps=steps, gradient_sqr=sqr, gradient_var=var))
+            for steps, sqr, var in reports[1:]
+        ]
+        await tx.jobs.add_measured(rest, NOW)
+    (one,) = (await snapshot(database)).measurements["j1"]
+    assert (one.steps, one.noise_steps) == (120, 80)
+    expected = 20 * math.log(8.0) + 40 * math.log(64.0) + 20 * math.log(1e12)
+    assert one.log_noise_sum == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("state", "noise_steps"), [(JobState.RUNNING, 0), (JobState.SUCCEEDED, 20)])
+async def test_a_class_has_the_noise_of_its_whole_runs(
+    database: Database, state: JobState, noise_steps: int
+) -> None:
+    async with database.begin() as tx:
+        await store(tx, node_of("n1"), job_of("j1", name="gpt-1"), job_of("j2", name="gpt-2"))
+        await start(tx, "j1", {"n1": (0,)})
+        progress = progress_of(gradient_sqr=1.0, gradient_var=8.0)
+        await tx.jobs.add_measured([Measured("j1", allocation_of("j1", {"n1": (0,)}), progress)], NOW)
+        job = await tx.jobs.lock("j1")
+        await tx.jobs.save(
+            replace(job, state=state, finished_at=NOW if state is JobState.SUCCEEDED else None)
+        )
+    (one,) = (await snapshot(database)).class_measurements["default/gpt"]
+    assert (one.steps, one.noise_steps) == (20, noise_steps)
+    assert one.log_noise_sum == pytest.approx(noise_steps * math.log(8.0))
+    assert (one.gradient_sqr, one.gradient_var) == (1.0, 8.0)
+
+
 async def test_a_batch_plan_that_changes_is_the_last_one(database: Database) -> None:
     async with database.begin() as tx:
         await store(tx, node_of("n1"), job_of("j1"))

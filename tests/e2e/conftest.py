@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,8 @@ from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobState, Jo
 from headway.local.stack import LocalStack
 
 PATIENCE_S = 120.0
+POLL_S = 0.2
+"""Time between two requests to the service. Each takes 10 ms or more of CPU time from what is waited for."""
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -39,14 +42,21 @@ class Cluster:
             command, env=env, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S
         )
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], what: str, *, every_s: float = POLL_S) -> None:
         """Wait, with an end, for what other processes do."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() > deadline:
                 states = {job.name: (job.state, job.message) for job in self.client.jobs()}
                 pytest.fail(f"waited {PATIENCE_S:.0f} s for {what}; jobs: {states}")
-            time.sleep(0.05)
+            time.sleep(every_s)
+
+    def ended(self, job_id: str) -> JobView:
+        """Wait for the end of a job that succeeds."""
+        self.until(lambda: self.client.job(job_id).state in TERMINAL_STATES, "its end")
+        done = self.client.job(job_id)
+        assert done.state is JobState.SUCCEEDED, done.message
+        return done
 
 
 @dataclass
@@ -59,16 +69,25 @@ class PatientJob:
     epochs: int = 40
     id: str = field(init=False)
 
-    def start(self, size: int, *, most: int, **env: str) -> None:
+    def start(
+        self,
+        size: int,
+        *,
+        most: int,
+        redundancy: str = "none",
+        parallel: dict[str, Any] | None = None,
+        **env: str,
+    ) -> None:
         """Submit it, and return when it trains at this size and its members can change in place."""
         spec = {
             "name": self.name,
             "workdir": str(SCRIPTS),
             "run": "python patient.py",
             "env": {"HURRY": str(self.folder / "hurry"), "EPOCHS": str(self.epochs), **env},
-            "elastic": {"min": 1, "max": most, "resize": "live"},
+            "elastic": {"min": 1, "max": most, "resize": "live", "redundancy": redundancy},
             "checkpoint": {"every": "1s", "grace_s": 30},
             "retry": {"infrastructure": 100},
+            "parallel": parallel or {},
         }
         self.id = submit_at(self.cluster.client, JobSpec.model_validate(spec), size)
         self.cluster.until(lambda: self.runs_at(size) and self.view().progress.samples > 0, f"{size} ranks")
@@ -107,11 +126,7 @@ class PatientJob:
     def finish(self) -> JobView:
         """Let it come to its end, and check that every sample of every epoch was trained exactly once."""
         (self.folder / "hurry").touch()
-        self.cluster.until(
-            lambda: self.cluster.client.job(self.id).state in TERMINAL_STATES, f"{self.name} to end"
-        )
-        done = self.cluster.client.job(self.id)
-        assert done.state is JobState.SUCCEEDED, done.message
+        done = self.cluster.ended(self.id)
         assert (done.progress.epochs_exact, done.progress.epochs_audited) == (self.epochs, self.epochs)
         assert done.progress.samples == done.progress.total_samples
         return done

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from headway.client.client import Client
 from headway.contract.agents import NodeState
+from headway.local.agents import agent_program
+from headway.local.ports import HOST
 from headway.local.stack import LocalStack
 from headway.local.supervisor import Program
 from tests.integration.agent.looking import end_all
@@ -37,10 +38,16 @@ class Host:
     def start(self, code: Path = ROOT) -> None:
         env = {**os.environ, "PYTHONPATH": str(code)}
         env["HEADWAY_JOIN_TOKEN"] = self.stack.join_token_file.read_text().strip()
-        argv = [sys.executable, "-u", "-m", "worker_agent", "--url", self.stack.url, "--name", self.name]
-        argv += ["--address", "127.0.0.1", "--state-dir", str(self.state), "--slots", str(SLOTS)]
         self.log.parent.mkdir(exist_ok=True)
-        self.program = Program(argv, env, self.log)
+        self.program = agent_program(
+            self.name,
+            self.stack.url,
+            state=self.state,
+            log=self.log,
+            env=env,
+            arguments=["--address", HOST, "--slots", str(SLOTS)],
+            own_jobs=False,
+        )
         self.program.start()
 
     def update(self, code: Path) -> None:

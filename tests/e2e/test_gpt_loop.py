@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from headway.contract.spec import JobSpec
-from headway.contract.views.jobs import JobState, JobView
 from tests.e2e.conftest import Cluster
 
 FOLDER = Path(__file__).parents[2] / "examples" / "gpt_loop"
@@ -36,20 +35,13 @@ def submit(cluster: Cluster, tmp_path: Path) -> Any:
     return submitted
 
 
-def ended(cluster: Cluster, job: Any) -> JobView:
-    cluster.until(lambda: job().finished_at is not None, "its end")
-    done: JobView = job()
-    assert done.state is JobState.SUCCEEDED, done.message
-    return done
-
-
 def test_the_script_before_resumes_at_another_size(cluster: Cluster, submit: Any) -> None:
     job = submit("before")
     cluster.until(lambda: job().progress.samples >= 25, "steps after its first checkpoint")
     cluster.client.resize(job().id, 2)
     cluster.until(lambda: job().progress.resumption is not None, "evidence")
     assert job().progress.resumption.resumes
-    assert ended(cluster, job).progress.samples == STEPS - 1
+    assert cluster.ended(job().id).progress.samples == STEPS - 1
 
 
 def test_the_script_after_grows_in_place_and_is_counted_in_steps(cluster: Cluster, submit: Any) -> None:
@@ -60,7 +52,7 @@ def test_the_script_after_grows_in_place_and_is_counted_in_steps(cluster: Cluste
     assert f"of {STEPS}" in cluster.headway("describe", job().name).stdout
     assert f"of {STEPS}" in cluster.headway("ps").stdout
     assert f"of {STEPS}" in cluster.client.forecast(job().id).work.reason
-    done = ended(cluster, job)
+    done = cluster.ended(job().id)
     assert (done.progress.train_step, done.progress.position_text) == (STEPS, f"step {STEPS} of {STEPS}")
     assert (done.progress.lost_steps, done.progress.lost_samples) == (0, 0)
     assert done.progress.samples == STEPS * 32

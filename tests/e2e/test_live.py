@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headway.client.client import ApiError
 from headway.contract.views.jobs import JobState, Reason
 from tests.e2e.conftest import PatientJob
 
@@ -59,7 +60,7 @@ def test_a_job_whose_last_rank_is_killed_starts_from_its_checkpoint(patient: Pat
 
 
 def test_a_sharded_job_changes_size_in_place_and_restarts_after_a_loss(patient: PatientJob) -> None:
-    patient.start(2, most=3, SHARDED="1")
+    patient.start(2, most=3, SHARDED="fsdp")
     grown = patient.next_event("switch", lambda: patient.resize(3))
     shrunk = patient.next_event("switch", lambda: patient.resize(2))
     assert (grown.data["from"], grown.data["to"], grown.data["how"]) == (2, 3, "live")
@@ -73,6 +74,87 @@ def test_a_sharded_job_changes_size_in_place_and_restarts_after_a_loss(patient: 
     assert patient.events("lose") == []
     done = patient.finish()
     assert (done.attempt, done.infrastructure_failures) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "names", "mesh"),
+    [
+        ({"tp": 2}, "replicate,fsdp,tp", "replicate=1,fsdp={},tp=2"),
+        ({"pp": 2}, "pp,replicate,fsdp", "pp=2,replicate=1,fsdp={},tp=1"),
+    ],
+    ids=["tp", "pp"],
+)
+def test_a_job_on_a_mesh_changes_it_in_place(
+    patient: PatientJob, parallel: dict[str, int], names: str, mesh: str
+) -> None:
+    patient.start(2, most=4, parallel=parallel, SHARDED=names)
+    assert patient.view().progress.mesh == mesh.format(1)
+    grown = patient.next_event("switch", lambda: patient.resize(4))
+    assert (grown.data["from"], grown.data["to"], grown.data["how"]) == (2, 4, "live")
+    assert patient.view().progress.mesh == mesh.format(2)
+    with pytest.raises(ApiError, match="2, 4 slots"):
+        patient.resize(3)
+    shrunk = patient.next_event("switch", lambda: patient.resize(2))
+    assert (shrunk.data["from"], shrunk.data["to"], shrunk.data["how"]) == (4, 2, "live")
+    done = patient.finish()
+    assert (done.attempt, done.progress.lost_samples) == (1, 0)
+
+
+def test_a_job_restarts_after_the_loss_of_a_stage(patient: PatientJob) -> None:
+    patient.start(2, most=2, parallel={"pp": 2}, SHARDED="pp,fsdp")
+    patient.cluster.until(lambda: bool(patient.view().progress.checkpoint_samples), "a checkpoint")
+    victim = max(patient.ranks())
+    restored = patient.next_event("restore", lambda: patient.kill(victim))
+    assert restored.data["samples"] > 0
+    done = patient.finish()
+    assert (done.attempt, done.infrastructure_failures) == (2, 1)
+
+
+@pytest.mark.parametrize("victim", [(1, 0), (1, 2)])
+def test_a_killed_rank_of_a_sharded_job_with_copies_costs_a_step(
+    patient: PatientJob, victim: tuple[int, int]
+) -> None:
+    patient.start(3, most=3, redundancy="neighbour", SHARDED="fsdp")
+    lost = patient.next_event("switch", lambda: patient.kill(victim))
+    assert (lost.data["from"], lost.data["to"], lost.data["how"]) == (3, 2, "live")
+    assert lost.data["lost_steps"] <= 1
+    assert lost.data["sync_bytes"] > 0
+    grown = patient.next_event("switch", lambda: None)
+    assert (grown.data["from"], grown.data["to"]) == (2, 3), "the service grows it back"
+    done = patient.finish()
+    assert (done.attempt, done.infrastructure_failures, done.progress.lost_samples) == (1, 0, 0)
+    assert patient.events("restore") == []
+
+
+def test_a_killed_rank_of_a_job_with_replicas_costs_a_step(patient: PatientJob) -> None:
+    patient.start(4, most=4, parallel={"fsdp": 2}, SHARDED="replicate,fsdp")
+    assert patient.view().progress.mesh == "replicate=2,fsdp=2,tp=1"
+    lost = patient.next_event("switch", lambda: patient.kill((1, 3)))
+    assert (lost.data["from"], lost.data["to"], lost.data["how"]) == (4, 3, "live")
+    assert lost.data["lost_steps"] <= 1
+    assert lost.data["sync_bytes"] > 0
+    (loss,) = patient.events("lose")
+    assert (loss.data["generation"], loss.data["survivors"]) == (2, 3)
+    grown = patient.next_event("switch", lambda: None)
+    assert (grown.data["from"], grown.data["to"]) == (3, 4), "the service grows it back"
+    done = patient.finish()
+    assert (done.attempt, done.infrastructure_failures, done.progress.lost_samples) == (1, 0, 0)
+    assert patient.events("restore") == []
+
+
+def test_all_ranks_with_a_part_of_the_model_are_lost_at_once(patient: PatientJob) -> None:
+    patient.start(4, most=4, parallel={"fsdp": 2}, SHARDED="replicate,fsdp")
+    patient.cluster.until(lambda: bool(patient.view().progress.checkpoint_samples), "a checkpoint")
+
+    def kill_both() -> None:
+        patient.kill((1, 1))
+        patient.kill((1, 3))
+
+    restored = patient.next_event("restore", kill_both)
+    assert restored.data["samples"] > 0
+    assert patient.events("switch") == []
+    done = patient.finish()
+    assert (done.attempt, done.infrastructure_failures, done.user_errors) == (2, 1, 0)
 
 
 def test_a_drained_node_is_left_through_a_checkpoint_when_nobody_stays(patient: PatientJob) -> None:

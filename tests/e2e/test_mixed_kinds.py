@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.arguments import shared_folder
-from benchmarks.mixed_kinds import KINDS, agents, measure, slowing
-from benchmarks.uneven import GLOBAL_BATCH
+from benchmarks.mixed_kinds import KINDS, QUICK_BATCH, agents, measure
 from headway.contract.views.jobs import Reason
 from headway.local.stack import LocalStack
 
@@ -17,10 +16,10 @@ from headway.local.stack import LocalStack
 def test_the_first_step_is_divided_by_the_speeds_of_both_kinds(tmp_path: Path) -> None:
     with LocalStack(tmp_path / "stack", agents=0) as stack:
         shared = shared_folder(tmp_path)
-        with stack.client() as client, slowing(shared), agents(stack, client):
-            found = measure(client, shared, 0, alone_steps=12)
+        with stack.client() as client, agents(stack, client):
+            found = measure(client, shared, 0, alone_steps=12, batch=QUICK_BATCH)
             fast, slow = found["local_batches"][0]
-            assert fast + slow == GLOBAL_BATCH
+            assert fast + slow == QUICK_BATCH
             speeds = found["speeds"]
             # The service's measurements include the slow first steps, which the benchmark leaves out.
             assert fast / slow == pytest.approx(speeds[0] / speeds[1], rel=0.35)

@@ -10,15 +10,17 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from headway.contract import runtime
+from headway.contract import rank_lines, runtime
+from tests.elastic.devices import device_env
 from tests.elastic.ranks import PRELOAD, be_a_rank
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -27,6 +29,18 @@ PATIENCE_S = 240.0
 Kind = TypeVar("Kind")
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(PRELOAD)
+
+
+@contextmanager
+def preloading(*modules: str) -> Iterator[None]:
+    """Start ranks from another fork server, which has also imported these modules, as far as they are installed."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    _server.set_forkserver_preload([*PRELOAD, *modules])
+    try:
+        yield
+    finally:
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        _server.set_forkserver_preload(PRELOAD)
 
 
 @dataclass
@@ -85,7 +99,7 @@ class Generation:
         if not file.exists():
             return []
         lines = file.read_text().splitlines(keepends=True)
-        sent = [runtime.from_line(line) for line in lines if line.endswith("\n")]
+        sent = [rank_lines.from_line(line) for line in lines if line.endswith("\n")]
         return [message for message in sent if isinstance(message, kind)]
 
     def output(self) -> str:
@@ -144,6 +158,7 @@ class Job:
         processes = []
         for rank in ranks:
             ranked = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
+            ranked |= device_env(f"{self.folder.name}-{number}.{rank}", rank)
             log = str(control / f"{rank}.log")
             process = _server.Process(
                 target=be_a_rank, args=(str(self.script), list(self.arguments), ranked, log), daemon=True

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from headway.contract import orders, runtime
+from headway.contract import orders
 from headway.contract.orders import Order, member_id, order_to_json
-from headway.contract.runtime import Ready, Switched
+from headway.contract.runtime import ENV_MESH, Envelope, Ready, Switched
+from headway.contract.values.meshes import MeshShape
+from tests.elastic.allowed_steps import AllowedSteps
 from tests.elastic.harness import PATIENCE_S, Generation, Job
 
 Kind = TypeVar("Kind")
@@ -46,57 +48,66 @@ class Live:
     generation: int = 0
     processes: dict[str, Process] = field(default_factory=dict)
     members: list[str] = field(default_factory=list)
-    allowed: int = 0
 
-    def start(self, size: int, *, steps: int | None = None, **env: str) -> None:
+    def __post_init__(self) -> None:
+        self._steps = AllowedSteps(self.job.folder)
+
+    def start(
+        self, size: int, *, steps: int | None = None, mesh: MeshShape | None = None, **env: str
+    ) -> None:
         """Start the first generation, which may take so many steps (None: all)."""
         if steps is not None:
             env["STEPS_ALLOWED"] = str(self.job.folder)
             self.allow(steps)
         self.env = env
-        self.members = self._launch(size, 1, range(size), None)
+        self.members = self._launch(size, 1, range(size), None, mesh)
         self.generation = 1
 
     def allow(self, steps: int) -> None:
         """Rank 0 may take so many more steps."""
-        self.allowed += steps
-        file = self.job.folder / "allowed"
-        file.with_suffix(".new").write_text(str(self.allowed))
-        file.with_suffix(".new").rename(file)
+        self._steps.add(steps)
 
     def allow_all(self) -> None:
         self.allow(10**9)
 
     @property
     def held(self) -> bool:
-        """Return True if all allowed steps have been taken, and rank 0 waits within the next one."""
-        taken, waiting = self._taken(), self.job.folder / "waiting"
-        return taken >= self.allowed and waiting.exists() and waiting.read_text() == str(taken)
+        """True if all allowed steps have been taken, and rank 0 waits within the next one."""
+        return self._steps.all_taken
 
     def wait_until_held(self) -> None:
         """Wait until rank 0 is held."""
         self.until(lambda: self.held)
 
-    def newcomers(self, kept: Sequence[str], count: int, *, ready: bool = True) -> Order:
+    def newcomers(
+        self, kept: Sequence[str], count: int, *, ready: bool = True, mesh: MeshShape | None = None
+    ) -> Order:
         """Start newcomers and wait until they are ready; the order under which they and `kept` are the members."""
         number = self._next_number()
         ranks = range(len(kept), len(kept) + count)
         store = self._store_of(kept) if kept else None
-        new = self._launch(len(kept) + count, number, ranks, store, HEADWAY_JOINS="1") if count else []
+        size = len(kept) + count
+        new = self._launch(size, number, ranks, store, mesh, HEADWAY_JOINS="1") if count else []
         if not kept:
             store = self.processes[new[0]].cohort.store.port
         if ready:
             for one in new:
                 self.until(lambda one=one: bool(self.processes[one].messages(Ready)))  # type: ignore[misc]
         members = {member: rank for rank, member in enumerate([*kept, *new])}
-        return Order(generation=number, world_size=len(members), store=f"127.0.0.1:{store}", members=members)
+        address = f"127.0.0.1:{store}"
+        return Order(generation=number, world_size=size, store=address, members=members, mesh=mesh)
 
-    def survivors(self, kept: Sequence[str]) -> Order:
+    def survivors(self, kept: Sequence[str], mesh: MeshShape | None = None) -> Order:
         """The order after a loss."""
         members = {member: rank for rank, member in enumerate(kept)}
         store = f"127.0.0.1:{self._store_of(kept)}"
         return Order(
-            generation=self._next_number(), world_size=len(kept), store=store, members=members, lost=True
+            generation=self._next_number(),
+            world_size=len(kept),
+            store=store,
+            members=members,
+            lost=True,
+            mesh=mesh,
         )
 
     def give(self, order: Order) -> None:
@@ -111,6 +122,14 @@ class Live:
     def wait_for_switch(self) -> list[Switched]:
         """Wait until every member of the present generation trains; what each said."""
         return [self.until(lambda one=one: self._switched(one)) for one in self.members]  # type: ignore[misc]
+
+    def play(self, changes: Iterable[Callable[[], Order]], *, steps: int) -> None:
+        """Carry out changes of members one after the other, each while rank 0 is held and with so many steps behind it."""
+        for change in changes:
+            self.wait_until_held()
+            self.give(change())
+            self.allow(steps)
+            self.wait_for_switch()
 
     def kill(self, member: str) -> None:
         self.processes[member].handle.kill()
@@ -152,7 +171,7 @@ class Live:
         said = [
             f"{one.id} [{one.code}]: {message}"
             for one in self.processes.values()
-            for message in one.messages(runtime.Envelope)
+            for message in one.messages(Envelope)
         ]
         return "".join(cohort.output() for cohort in self.job.generations) + "\n" + "\n".join(said[-60:])
 
@@ -162,8 +181,16 @@ class Live:
         return next((one for one in said if one.generation == self.generation), None)
 
     def _launch(
-        self, world_size: int, number: int, ranks: Sequence[int], store: int | None, **env: str
+        self,
+        world_size: int,
+        number: int,
+        ranks: Sequence[int],
+        store: int | None,
+        mesh: MeshShape | None = None,
+        **env: str,
     ) -> list[str]:
+        if mesh is not None:
+            env[ENV_MESH] = str(mesh)
         cohort = self.job.start(
             world_size, generation=number, ranks=ranks, store_port=store, **self.env, **env
         )
@@ -179,7 +206,3 @@ class Live:
 
     def _store_of(self, kept: Sequence[str]) -> int:
         return self.processes[kept[0]].cohort.store.port
-
-    def _taken(self) -> int:
-        file = self.job.folder / "taken"
-        return len(file.read_text()) if file.exists() else 0

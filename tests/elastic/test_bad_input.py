@@ -240,7 +240,10 @@ def test_a_rank_is_lost_while_the_script_evaluates_after_the_last_epoch(
 
 
 def counts_of(live: Live, size: int) -> list[torch.Tensor]:
-    return [torch.load(live.job.folder / f"{rank}-of-{size}.pt", weights_only=True) for rank in range(size)]
+    return [
+        torch.load(live.job.folder / f"{rank}-of-{size}.pt", map_location="cpu", weights_only=True)
+        for rank in range(size)
+    ]
 
 
 def counts_after(epochs: int, steps: int) -> torch.Tensor:

@@ -72,7 +72,7 @@ def counts_after(changes: list[tuple[int, int, float]]) -> torch.Tensor:
 
 def assert_counts(folder: Path, size: int, changes: list[tuple[int, int, float]]) -> None:
     for rank in range(size):
-        counts = torch.load(folder / f"{rank}-of-{size}.pt", weights_only=True)
+        counts = torch.load(folder / f"{rank}-of-{size}.pt", map_location="cpu", weights_only=True)
         torch.testing.assert_close(counts, counts_after(changes), rtol=1e-9, atol=1e-9)
 
 

@@ -22,7 +22,7 @@ BACKENDS = [
     "timed",
     pytest.param(
         "nccl",
-        marks=pytest.mark.skipif(torch.cuda.device_count() < 3, reason="THERE ARE NO THREE GPUS FOR NCCL"),
+        marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="THERE IS NO GPU FOR NCCL"),
     ),
 ]
 

@@ -30,7 +30,7 @@ def expected_counts(samples: int, epochs: int, batch: int) -> torch.Tensor:
 def assert_counts(job: Job, *, samples: int, epochs: int, batch: int) -> None:
     size = len(job.generations[-1].processes)
     for rank in range(size):
-        counts = torch.load(job.folder / f"{rank}-of-{size}.pt", weights_only=True)
+        counts = torch.load(job.folder / f"{rank}-of-{size}.pt", map_location="cpu", weights_only=True)
         torch.testing.assert_close(counts, expected_counts(samples, epochs, batch), rtol=1e-9, atol=1e-9)
     audits = job.messages(EpochClosed)
     assert {audit.epoch for audit in audits} == set(range(epochs))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.contract.runtime import EpochClosed, FirstStep, Metrics
+from headway.contract.values.meshes import MeshShape
 from tests.elastic.harness import Generation, Job, codes
 from tests.elastic.live import Live
 
@@ -58,6 +59,19 @@ def test_gpt_fsdp_changes_size_in_place(job: Callable[..., Job]) -> None:
     (first, second) = live.wait_for_switch()
     assert min(first.sync_bytes, second.sync_bytes) > 1_000_000  # half of the parameters and of two averages
     assert live.wait() == [DONE] * 2, live.output()
+    assert [audit.exactly_once for audit in live.messages(EpochClosed)] == [True] * 2
+    losses = [message.values["loss"] for message in live.messages(Metrics)]
+    assert losses[1] < losses[0] < 4.0
+
+
+@pytest.mark.parametrize("dimension", ["tp", "pp"])
+def test_gpt_changes_its_mesh_in_place(job: Callable[..., Job], dimension: str) -> None:
+    live = Live(job(EXAMPLES / f"gpt_{dimension}.py", "--epochs", 2, "--characters", 40_000))
+    live.start(2, mesh=MeshShape(**{dimension: 2}))
+    live.until(lambda: live.messages(FirstStep))
+    live.give(live.newcomers(live.members, 2, mesh=MeshShape(replicate=2, **{dimension: 2})))
+    assert all(one.sync_bytes > 1_000_000 for one in live.wait_for_switch())
+    assert live.wait() == [DONE] * 4, live.output()
     assert [audit.exactly_once for audit in live.messages(EpochClosed)] == [True] * 2
     losses = [message.values["loss"] for message in live.messages(Metrics)]
     assert losses[1] < losses[0] < 4.0

@@ -24,16 +24,16 @@ HALF = {"rtol": 1e-2, "atol": 2e-3}
 
 def result_of(folder: Path, size: int, rank: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     name = f"{rank}-of-{size}"
-    state = torch.load(folder / f"{name}.pt", weights_only=True)
+    state = torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=True)
     return state, json.loads((folder / f"{name}.json").read_text())
 
 
 @pytest.fixture
-def featured(job: Callable[..., Job]) -> Callable[[str], Job]:
+def featured(job: Callable[..., Job]) -> Callable[..., Job]:
     """Makes a job with one feature."""
 
-    def make(feature: str) -> Job:
-        made = job("features.py", "--feature", feature)
+    def make(feature: str, *arguments: object) -> Job:
+        made = job("features.py", "--feature", feature, *arguments)
         made.arguments = [*made.arguments, "--result", str(made.folder)]
         return made
 
@@ -56,7 +56,7 @@ def featured(job: Callable[..., Job]) -> Callable[[str], Job]:
     ],
 )
 def test_a_resize_and_a_loss_change_no_result(
-    featured: Callable[[str], Job], feature: str, tolerance: dict[str, float]
+    featured: Callable[..., Job], feature: str, tolerance: dict[str, float]
 ) -> None:
     alone = featured(feature)
     undisturbed = alone.run(1)
@@ -82,3 +82,22 @@ def test_a_resize_and_a_loss_change_no_result(
         torch.testing.assert_close(trained, state, **tolerance)
         assert (its["rate"], its["scale"]) == (facts["rate"], facts["scale"])
         assert its["graphs"] <= facts["graphs"] + 1, "one more graph, for batches of any length"
+
+
+@pytest.mark.parametrize(("batch", "sizes", "graphs"), [(12, (2, 3, 1, 4), 2), (3, (2, 3), 3)])
+def test_any_number_of_resizes_compiles_one_more_graph_and_one_for_single_samples(
+    featured: Callable[..., Job], batch: int, sizes: tuple[int, ...], graphs: int
+) -> None:
+    live = Live(featured("compile", "--batch", batch))
+    live.start(1, steps=2)
+    for size in sizes:
+        live.wait_until_held()
+        kept = live.members[:size]
+        live.give(live.newcomers(kept, size - len(kept)))
+        live.allow(2)
+        live.wait_for_switch()
+    live.allow_all()
+    assert live.wait() == [0] * sizes[-1], live.output()
+    _, facts = result_of(live.job.folder, sizes[-1], 0)
+    assert set(facts["lengths"]) >= {batch, *(batch // size for size in sizes if batch % size == 0)}
+    assert facts["graphs"] == graphs

@@ -13,6 +13,7 @@ import pytest
 from headway.contract.runtime import EpochClosed
 from tests.elastic.harness import Job, codes
 from tests.elastic.test_examples import DONE, EXAMPLES, final, in_training, stopped_once
+from tools.changed_lines import changed_lines
 from tools.pages import ROOT, blocks
 
 FOLDER = EXAMPLES / "convert"
@@ -42,11 +43,8 @@ def test_the_page_shows_the_difference(page: str, folder: str, context: int) -> 
 
 
 def test_a_loop_by_steps_changes_in_few_lines() -> None:
-    """A line that is replaced, added or removed is one; empty lines do not count."""
-    before, after = (list(filter(None, text)) for text in texts(EXAMPLES / "gpt_loop"))
-    parts = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    changed = [max(b - a, d - c) for kind, a, b, c, d in parts if kind != "equal"]
-    assert sum(changed) <= MOST_CHANGED
+    folder = EXAMPLES / "gpt_loop"
+    assert changed_lines(folder / "before.py", folder / "after.py") <= MOST_CHANGED
 
 
 @pytest.mark.long

@@ -36,7 +36,7 @@ def assert_exact(live: Live, *, samples: int = SAMPLES, epochs: int = EPOCHS, ba
     assert live.wait() == [0] * len(live.members), live.output()
     size = len(live.members)
     for rank in range(size):
-        counts = torch.load(live.job.folder / f"{rank}-of-{size}.pt", weights_only=True)
+        counts = torch.load(live.job.folder / f"{rank}-of-{size}.pt", map_location="cpu", weights_only=True)
         torch.testing.assert_close(counts, expected_counts(samples, epochs, batch), rtol=1e-9, atol=1e-9)
     audits = {audit.epoch: audit for audit in live.messages(EpochClosed)}
     assert set(audits) == set(range(epochs))
@@ -113,17 +113,14 @@ def test_a_killed_rank_costs_at_most_the_step_in_flight(counting: Callable[..., 
 def test_grow_shrink_lose_and_grow_again(counting: Callable[..., Live], tmp_path: Path) -> None:
     live = counting(epochs=6)
     live.start(1, steps=2)
-    for change in (
+    turns = (
         lambda: live.newcomers(live.members, 2),
         lambda: live.newcomers(live.members[1:], 0),
         lambda: live.newcomers(live.members[:1], 2),
         lambda: lose(live, live.members[0]),
         lambda: live.newcomers(live.members, 1),
-    ):
-        live.wait_until_held()
-        live.give(change())
-        live.allow(4)
-        live.wait_for_switch()
+    )
+    live.play(turns, steps=4)
     assert_exact(live, epochs=6)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headway.contract.orders import Order
-from headway.contract.runtime import Checkpointed, EpochClosed, Restored, Stopped, Switched
+from headway.contract.runtime import CannotMeet, Checkpointed, EpochClosed, Restored, Stopped, Switched
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 from tests.elastic.test_exactness import losses_by_step
@@ -83,6 +83,22 @@ def test_a_member_dies_before_the_others_come_to_meet_it(counting: Callable[...,
     live.wait_for_switch()
     assert_exact(live)
     assert not live.messages(Restored)
+
+
+def test_members_that_do_not_meet_a_new_rank_say_so_and_go_on(counting: Callable[..., Live]) -> None:
+    live = held(counting, 2)
+    order = live.newcomers(live.members, 1)
+    live.signal("2.2", signal.SIGSTOP)
+    live.give(order)
+    live.allow(4)
+    live.until(lambda: {one.rank for one in live.messages(CannotMeet)} == {0, 1})
+    assert {(one.generation, one.meeting) for one in live.messages(CannotMeet)} == {(1, 2)}
+    live.give(live.survivors(["1.0", "1.1"]))
+    back = live.wait_for_switch()
+    assert [one.lost_steps for one in back] == [0, 0]
+    assert max(one.pause_s for one in back) < 20, "although a group may take five minutes"
+    live.kill("2.2")
+    assert_exact(live)
 
 
 def test_all_that_hold_the_state_die_in_a_switch(counting: Callable[..., Live]) -> None:

@@ -13,6 +13,7 @@ from service.domain.perf.batch import BatchSpeed, Noise, next_batch
 from tests.elastic.harness import Generation, Job, codes
 from tests.elastic.live import Live
 
+FEATURES = 128  # of noise.py
 BATCH = 256
 MOST = 1024
 SAMPLES = 256 * BATCH
@@ -34,11 +35,11 @@ def job_of(job: Callable[..., Job], optimizer: str, lr: float, *arguments: objec
 
 @pytest.fixture
 def trained(job: Callable[..., Job]) -> Callable[..., Generation]:
-    """Runs such a job on one rank."""
+    """Runs such a job, on one rank unless told otherwise."""
 
-    def run(optimizer: str, lr: float, *arguments: object, epochs: int = 4) -> Generation:
-        ended = job_of(job, optimizer, lr, *arguments, epochs=epochs).run(1)
-        assert codes(ended) == [0], ended.output()
+    def run(optimizer: str, lr: float, *arguments: object, epochs: int = 4, size: int = 1) -> Generation:
+        ended = job_of(job, optimizer, lr, *arguments, epochs=epochs).run(size)
+        assert codes(ended) == [0] * size, ended.output()
         return ended
 
     return run
@@ -63,6 +64,22 @@ def test_the_noise_scale_of_a_regression_is_right(
     """The script clips its gradients, which is no part of the noise."""
     ended = trained(optimizer, lr)
     assert noise_of(ended).scale == pytest.approx(result_of(ended)["scale"], rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("size", "arguments"),
+    [(1, []), (1, ["--max-local", BATCH // 2]), (2, [])],
+    ids=["halves", "passes", "ranks"],
+)
+def test_a_scaled_loss_and_clipping_change_no_noise(
+    trained: Callable[..., Generation], size: int, arguments: list[object]
+) -> None:
+    """The scale of the loss in half precision overflows at first, and doubles during the training."""
+    scale = 0.02 * BATCH
+    options = ["--linear", scale, "--scaler", *arguments]
+    ended = trained("SGD", 1e-6, *options, epochs=2, size=size)
+    assert noise_of(ended).sqr == pytest.approx(FEATURES, rel=0.1)
+    assert scale / 3 < noise_of(ended).scale < 3 * scale, "the squared scale of the loss is beyond 2**30"
 
 
 def chosen_batch(noise: Noise) -> int:

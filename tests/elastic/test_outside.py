@@ -66,7 +66,7 @@ def test_by_hand_with_checkpoints(tmp_path: Path) -> None:
             folder=tmp_path,
             HEADWAY_CHECKPOINT_URI=uri,
         )
-        counts = torch.load(tmp_path / "0-of-1.pt", weights_only=True)
+        counts = torch.load(tmp_path / "0-of-1.pt", map_location="cpu", weights_only=True)
         torch.testing.assert_close(counts, expected_counts(50, epochs, 8), rtol=1e-9, atol=1e-9)
 
 
@@ -78,7 +78,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
         folder=tmp_path,
     )
     for rank in range(2):
-        counts = torch.load(tmp_path / f"{rank}-of-2.pt", weights_only=True)
+        counts = torch.load(tmp_path / f"{rank}-of-2.pt", map_location="cpu", weights_only=True)
         torch.testing.assert_close(counts, expected_counts(50, 2, 8), rtol=1e-9, atol=1e-9)
 
 

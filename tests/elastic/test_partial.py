@@ -60,7 +60,7 @@ def notes(folder: Path) -> dict[tuple[int, int], dict[int, dict[str, Any]]]:
     A repeated step has the notes of its last run.
     """
     found: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
-    files = [torch.load(file, weights_only=True) for file in folder.glob("notes-*.pt")]
+    files = [torch.load(file, map_location="cpu", weights_only=True) for file in folder.glob("notes-*.pt")]
     for one in sorted((one for file in files for one in file), key=lambda one: one["generation"]):
         found.setdefault(one["step"], {})[one["rank"]] = one
     return dict(sorted(found.items()))
@@ -109,7 +109,10 @@ def assert_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]
 
 
 def assert_replicas_are_identical(folder: Path, size: int) -> None:
-    states = [torch.load(folder / f"{rank}-of-{size}.pt", weights_only=True) for rank in range(size)]
+    states = [
+        torch.load(folder / f"{rank}-of-{size}.pt", map_location="cpu", weights_only=True)
+        for rank in range(size)
+    ]
     for state in states[1:]:
         assert all(torch.equal(state[key], states[0][key]) for key in states[0])
 
@@ -170,7 +173,10 @@ def test_a_model_that_cannot_be_cut_trains_as_without(partial: Callable[..., Job
     plain.run(2)
     assert ended.output().count("partial back-propagation does not suit this model") == 1
     for rank in range(2):
-        states = [torch.load(one.folder / f"{rank}-of-2.pt", weights_only=True) for one in (cut, plain)]
+        states = [
+            torch.load(one.folder / f"{rank}-of-2.pt", map_location="cpu", weights_only=True)
+            for one in (cut, plain)
+        ]
         assert all(torch.equal(states[0][key], states[1][key]) for key in states[1])
 
 
@@ -188,7 +194,9 @@ def test_a_rank_alone_trains_as_without(partial: Callable[..., Job]) -> None:
     cut, plain = partial(), partial(min_depth=None)
     for one in (cut, plain):
         assert codes(one.run(1)) == [0]
-    states = [torch.load(one.folder / "0-of-1.pt", weights_only=True) for one in (cut, plain)]
+    states = [
+        torch.load(one.folder / "0-of-1.pt", map_location="cpu", weights_only=True) for one in (cut, plain)
+    ]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[1])
 
 
@@ -203,7 +211,7 @@ def test_members_come_and_are_lost_in_between(partial: Callable[..., Job]) -> No
     lost = live.members[1]
     # It has taken eight steps: if it died before its note of the last, the test would take its part for nobody's.
     file = live.job.folder / f"notes-{live.processes[lost].handle.pid}.pt"
-    live.until(lambda: file.exists() and len(torch.load(file, weights_only=True)) == 8)
+    live.until(lambda: file.exists() and len(torch.load(file, map_location="cpu", weights_only=True)) == 8)
     live.kill(lost)
     live.allow_all()
     live.give(live.survivors([one for one in live.members if one != lost]))

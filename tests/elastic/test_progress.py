@@ -79,7 +79,10 @@ def change_batch(live: Live, batch: int, *, newcomers: int = 0, effect: float = 
 
 
 def results(folder: Path, size: int) -> list[dict[str, Any]]:
-    return [torch.load(folder / f"{rank}-of-{size}.pt", weights_only=True) for rank in range(size)]
+    return [
+        torch.load(folder / f"{rank}-of-{size}.pt", map_location="cpu", weights_only=True)
+        for rank in range(size)
+    ]
 
 
 def assert_as_expected(folder: Path, size: int, expected: Expected) -> None:

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from itertools import groupby
 
 import pytest
 
-from headway.contract.runtime import EXIT_RETRY, Completed, FirstStep, Left, Restored
+from headway.contract.runtime import EXIT_RETRY, Completed, EpochClosed, FirstStep, Left, Restored
+from headway.contract.values.meshes import MeshShape
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
-
-EPOCHS, STEPS_PER_EPOCH = 6, 4
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step as rank 0 noted it: digests of the whole state, and the loss over all samples."""
-
-    number: int
-    world_size: int
-    before: str
-    after: str
-    loss: float
-
-
-def steps(folder: Path) -> list[Step]:
-    found = []
-    for line in (folder / "steps.txt").read_text().splitlines():
-        number, size, before, after, loss = line.split()
-        found.append(Step(int(number), int(size), before, after, float(loss)))
-    return found
+from tests.elastic.noted import EPOCHS, Change, assert_continuous, play, steps
 
 
 @pytest.fixture
@@ -44,15 +24,6 @@ def sharded(job: Callable[..., Job]) -> Callable[..., Live]:
         return Live(made)
 
     return make
-
-
-def assert_continuous(noted: list[Step], undisturbed: list[Step]) -> None:
-    """Every step begins with the very state in which the one before ended, and learns as if nothing had happened."""
-    assert [one.number for one in noted] == list(range(1, EPOCHS * STEPS_PER_EPOCH + 1))
-    assert [one.before for one in noted[1:]] == [one.after for one in noted[:-1]]
-    expected = [one.loss for one in undisturbed]
-    assert expected[-1] < expected[0] / 2, "it must learn, or equal losses prove nothing"
-    assert [one.loss for one in noted] == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_state_is_bit_equal_after_every_move(sharded: Callable[..., Live]) -> None:
@@ -92,6 +63,83 @@ def test_the_state_is_bit_equal_after_every_move(sharded: Callable[..., Live]) -
     assert not live.messages(Restored)
 
 
+def test_several_optimizers_keep_their_states(sharded: Callable[..., Live]) -> None:
+    alone = sharded()  # one optimizer with the same settings
+    alone.start(2)
+    assert alone.wait() == [0, 0], alone.output()
+    live = sharded("--several")
+    live.start(2, steps=3)
+    live.play(
+        (
+            lambda: live.newcomers(live.members, 1),  # 3
+            lambda: live.newcomers(live.members[1:], 0),  # 2, without the first
+            lambda: live.newcomers([], 3),  # through a checkpoint
+        ),
+        steps=3,
+    )
+    live.allow_all()
+    assert live.wait() == [0, 0, 0], live.output()
+    noted = steps(live.job.folder)
+    assert [size for size, _ in groupby(one.world_size for one in noted)] == [2, 3, 2, 3]
+    assert_continuous(noted, steps(alone.job.folder))
+    assert len(live.messages(Restored)) == 1
+
+
+MESHES = {
+    "hsdp": (
+        ("replicate", "fsdp"),
+        [
+            Change(MeshShape(fsdp=2)),
+            Change(MeshShape(replicate=2, fsdp=2)),
+            Change(MeshShape(replicate=2), 1, 3),
+            Change(MeshShape(fsdp=3)),
+            Change(MeshShape(fsdp=1), 1, 2),
+        ],
+    ),
+    "tensor parallel": (
+        ("fsdp", "tp"),
+        [
+            Change(MeshShape(tp=2)),
+            Change(MeshShape(fsdp=2, tp=2)),
+            Change(MeshShape(tp=2), 1, 3),
+            Change(MeshShape(fsdp=2, tp=2), 1),
+            Change(MeshShape(fsdp=2)),
+        ],
+    ),
+    "all three": (
+        ("replicate", "fsdp", "tp"),
+        [
+            Change(MeshShape(replicate=2, tp=2)),
+            Change(MeshShape(fsdp=2, tp=2)),
+            Change(MeshShape(replicate=2, fsdp=2), 2),
+            Change(MeshShape(tp=2), 2),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MESHES)
+def test_the_state_is_bit_equal_on_meshes_of_several_dimensions(
+    sharded: Callable[..., Live], kind: str
+) -> None:
+    names, changes = MESHES[kind]
+    hidden = 12 if "tp" in names else 13
+    arguments = ("--mesh", *names, "--hidden", hidden)
+    alone = sharded(*arguments)
+    alone.start(1)
+    assert alone.wait() == [0], alone.output()
+    live = sharded(*arguments)
+    play(live, changes)
+    noted = steps(live.job.folder)
+    sizes = [size for size, _ in groupby(one.world_size for one in noted)]
+    assert sizes == [size for size, _ in groupby(one.mesh.size for one in changes)]
+    assert_continuous(noted, steps(alone.job.folder))
+    assert not live.messages(Restored)
+    audits = live.messages(EpochClosed)
+    assert {one.epoch for one in audits} == set(range(EPOCHS))
+    assert all(one.exactly_once for one in audits)
+
+
 def test_a_whole_move_goes_through_a_checkpoint(sharded: Callable[..., Live]) -> None:
     live = sharded()
     live.start(2, steps=3)
@@ -104,6 +152,23 @@ def test_a_whole_move_goes_through_a_checkpoint(sharded: Callable[..., Live]) ->
     noted = steps(live.job.folder)
     assert [one.before for one in noted[1:]] == [one.after for one in noted[:-1]]
     assert live.messages(Completed)
+
+
+def test_a_checkpoint_of_renumbered_ranks_loads_on_another_mesh(sharded: Callable[..., Live]) -> None:
+    live = sharded("--mesh", "fsdp", "tp", "--hidden", 12)
+    live.start(2, steps=3, mesh=MeshShape(fsdp=2))
+    live.wait_until_held()
+    live.give(live.newcomers(live.members[1:], 1, mesh=MeshShape(fsdp=2)))  # rank 1 becomes rank 0
+    live.allow(3)
+    live.wait_for_switch()
+    live.wait_until_held()
+    live.give(live.newcomers([], 4, mesh=MeshShape(fsdp=2, tp=2)))
+    live.allow_all()
+    live.wait_for_switch()
+    assert live.wait() == [0] * 4, live.output()
+    assert len(live.messages(Restored)) == 1
+    noted = steps(live.job.folder)
+    assert [one.before for one in noted[1:]] == [one.after for one in noted[:-1]]
 
 
 def test_a_rank_lost_during_a_move_costs_a_restart(sharded: Callable[..., Live]) -> None:

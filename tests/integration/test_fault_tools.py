@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faulting.hosts import SmallDisk, WrongClocks
-from benchmarks.faulting.network import Link, Network
+from benchmarks.faulting.network import Link, ProxyNetwork
 from headway.local.ports import HOST
 
 SHORT_S = 0.3
@@ -30,14 +30,14 @@ class Echo(socketserver.BaseRequestHandler):
 
 
 @pytest.fixture
-def link() -> Iterator[tuple[Network, Link]]:
+def link() -> Iterator[tuple[ProxyNetwork, Link]]:
     """To an echo, by way of a target that nobody listens on."""
     socketserver.ThreadingTCPServer.allow_reuse_address = True
     with socketserver.ThreadingTCPServer((HOST, 0), Echo) as server, socket.socket() as nobody:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         nobody.bind((HOST, 0))
-        network = Network()
+        network = ProxyNetwork()
         targets = [nobody.getsockname(), server.server_address]
         yield network, network.add("echo", lambda: targets)
         network.close()
@@ -53,13 +53,13 @@ def echoed(connection: socket.socket, text: bytes) -> bytes:
     return connection.recv(4096)
 
 
-def test_a_link_leads_to_whichever_target_answers(link: tuple[Network, Link]) -> None:
+def test_a_link_leads_to_whichever_target_answers(link: tuple[ProxyNetwork, Link]) -> None:
     for _ in range(3):
         with connected(link[1]) as connection:
             assert echoed(connection, b"hello") == b"hello"
 
 
-def test_a_cut_ends_open_connections_and_no_later_ones(link: tuple[Network, Link]) -> None:
+def test_a_cut_ends_open_connections_and_no_later_ones(link: tuple[ProxyNetwork, Link]) -> None:
     network, echo = link
     with connected(echo) as connection:
         assert echoed(connection, b"a") == b"a"
@@ -70,13 +70,13 @@ def test_a_cut_ends_open_connections_and_no_later_ones(link: tuple[Network, Link
         assert echoed(connection, b"b") == b"b"
 
 
-def test_a_link_that_refuses_ends_every_connection(link: tuple[Network, Link]) -> None:
+def test_a_link_that_refuses_ends_every_connection(link: tuple[ProxyNetwork, Link]) -> None:
     link[1].refuses = True
     with pytest.raises(ConnectionError), connected(link[1]) as connection:  # at once, or with the first word
         echoed(connection, b"a")
 
 
-def test_what_a_link_swallows_comes_when_it_flows_again(link: tuple[Network, Link]) -> None:
+def test_what_a_link_swallows_comes_when_it_flows_again(link: tuple[ProxyNetwork, Link]) -> None:
     echo = link[1]
     with connected(echo) as connection:
         assert echoed(connection, b"a") == b"a"
@@ -89,7 +89,7 @@ def test_what_a_link_swallows_comes_when_it_flows_again(link: tuple[Network, Lin
         assert connection.recv(4096) == b"b"
 
 
-def test_a_delay_holds_on_both_ways(link: tuple[Network, Link]) -> None:
+def test_a_delay_holds_on_both_ways(link: tuple[ProxyNetwork, Link]) -> None:
     with connected(link[1]) as connection:
         echoed(connection, b"a")
         link[1].delay_s = SHORT_S

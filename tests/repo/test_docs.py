@@ -8,7 +8,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from headway.contract.spec import RESERVED_ENV, JobSpec
+from headway.contract.spec import JobSpec
+from headway.contract.spec_parts import RESERVED_ENV
 from headway.local.rented import read_offers
 from service.simulation.model.clusters import read_cluster
 

@@ -35,6 +35,7 @@ The launcher uses this module too, so it imports nothing but the standard librar
         shipped          exists once the service has all logs of the run
         control/         the ranks find it in HEADWAY_CONTROL
             order.json   order of members that the ranks of this run follow, written by the agent
+            stop.json    grace period of the ranks, written by the agent before SIGTERM
             rank-N.jsonl messages of a rank to the agent
 
 `write_json` replaces a file by a rename, so a crash never leaves a half-written file.
@@ -50,7 +51,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.contract.orders import ORDER_FILE
+from headway.contract.orders import ORDER_FILE, STOP_FILE
 
 _JOB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$")
 
@@ -121,6 +122,7 @@ class RunFolder:
     shipped = _Entry("shipped")
     control = _Entry("control")
     order = _Entry(Path("control", ORDER_FILE))
+    stop = _Entry(Path("control", STOP_FILE))
 
     @property
     def name(self) -> str:

@@ -114,8 +114,11 @@ class Keeper:
         return tuple(self._kept)
 
     def renew(self, deadline_s: float) -> None:
-        """Extend the lease of the ranks to `deadline_s` (boot-time clock); never shorten it."""
-        self._deadline_s = max(self._deadline_s, deadline_s)
+        """Let the ranks live until `deadline_s` (boot-time clock), which may be earlier than before.
+
+        An agent that has just started knows no lease and says 0, which changes nothing.
+        """
+        self._deadline_s = deadline_s or self._deadline_s
 
     def start(self, name: str, secrets: int | None = None) -> Started:
         """Start the run as its launch file says. Idempotent: a known run stays unchanged.

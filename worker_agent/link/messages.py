@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from headway.contract.runtime import Message, from_line
+from headway.contract.rank_lines import from_line
+from headway.contract.runtime import Message
 
 _READ_BYTES = 1 << 20
 

@@ -11,6 +11,7 @@ import structlog
 
 from headway.contract.agents import AnyEntry, Holding, JoinReply, JoinRequest, SlotInfo
 from headway.contract.agents import ReportRequest as Request
+from headway.contract.links import PeerProbe
 from worker_agent.host.folders import boot_s
 from worker_agent.link.credentials import NodeKeys
 from worker_agent.link.outbox import Outbox
@@ -25,6 +26,9 @@ BATCH_WINDOW_S = 0.03
 _BATCH = 500
 _HEALTH_EVERY_S = 30.0
 _RENEWAL_AGAIN_S = 60.0
+_NEW_S = 10.0
+"""Seconds after joining in which reports are more frequent, so that the hosts to probe arrive soon."""
+_NEW_REPORT_EVERY_S = 1.0
 _TOO_LARGE = 413
 _INVALID = 422
 
@@ -48,6 +52,7 @@ class Reporter:
         holding: returns the runs to report as alive here; called for every report.
         health: returns the slots with their health; called periodically.
         probe: called after every report with the slots whose devices are to be probed.
+        reach: called after every report with the hosts that are to be probed.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class Reporter:
         holding: Callable[[], Sequence[Holding]],
         health: Callable[[], list[SlotInfo]],
         probe: Callable[[Sequence[int]], None],
+        reach: Callable[[Sequence[PeerProbe]], None],
         listener: Listener,
         stopping: threading.Event,
         emit: Emit = ignore_fact,
@@ -73,6 +79,7 @@ class Reporter:
         self._holding = holding
         self._health = health
         self._probe = probe
+        self._reach = reach
         self._listener = listener
         self._stopping = stopping
         self._emit = emit
@@ -82,6 +89,7 @@ class Reporter:
         self._unavailable = ""
         """Last logged reason why the service is unavailable; empty while it answers."""
         self._next_due_s = 0.0
+        self._new_until_s = 0.0
         self._renewal_due_s: float | None = None
         self._paced_s: float | None = None
         """Seconds between reports if the service of a large cluster sets them; None: as in the join reply."""
@@ -124,7 +132,9 @@ class Reporter:
             self._outbox.wait_urgent(BATCH_WINDOW_S if self._paced_s is None else self._due_in_s())
         entries, acknowledged = self._outbox.take(self._limit)
         self._report(entries, acknowledged)
-        self._next_due_s = boot_s() + (self._paced_s or node.report_every_s)
+        is_new = boot_s() < self._new_until_s
+        usual_s = min(node.report_every_s, _NEW_REPORT_EVERY_S) if is_new else node.report_every_s
+        self._next_due_s = boot_s() + (self._paced_s or usual_s)
 
     def _due_in_s(self) -> float:
         return max(0.0, self._next_due_s - boot_s())
@@ -132,6 +142,7 @@ class Reporter:
     def _join(self) -> JoinReply:
         reply = self._keys.join(self._request)
         self._next_due_s = 0.0
+        self._new_until_s = boot_s() + _NEW_S
         self._renewal_due_s = None
         _log.info("joined", node=self._request.name, node_id=reply.node_id, slots=len(self._request.slots))
         return reply
@@ -181,6 +192,7 @@ class Reporter:
         self._outbox.delivered(entries, acknowledged)
         self._listener.lease_renewed(sent_s + reply.lease_s, reply.stop)
         self._probe(reply.probe)
+        self._reach(reply.reach)
 
     def _drop_refused(self, entries: Sequence[AnyEntry], error: Refused) -> None:
         """Find an entry that the service rejects by sending fewer at a time.

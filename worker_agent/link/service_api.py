@@ -6,6 +6,8 @@ import hashlib
 import os
 import random
 import threading
+import time
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +30,7 @@ from headway.contract.credentials import (
 )
 from headway.errors import HeadwayError
 from headway.http import retry_after_s
-from headway.tls import trusted_by
+from headway.tls import certificate_hint, trusted_by
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _BACKOFF_FIRST_S = 0.2
@@ -111,6 +113,8 @@ class ServiceApi:
     def __init__(self, url: str, membership: Membership) -> None:
         self.url = url.rstrip("/")
         self._membership = membership
+        self.clock_ahead_s: float | None = None
+        """Lead of this host's clock over the service's, to about 0.5 s; None before the first answer."""
         self._client = httpx.Client(
             base_url=f"{self.url}/api/v1", timeout=_TIMEOUT, verify=trusted_by(os.environ)
         )
@@ -208,7 +212,11 @@ class ServiceApi:
             kind, content = "application/octet-stream", body
         headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
         try:
-            return _available(self._client.post(path, content=content, headers=headers))
+            response = self._client.post(path, content=content, headers=headers)
+            if date := response.headers.get("Date"):
+                # The header has whole seconds, rounded down.
+                self.clock_ahead_s = time.time() - parsedate_to_datetime(date).timestamp() - 0.5
+            return _available(response)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
@@ -222,7 +230,7 @@ class ServiceApi:
 
     def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
         detail = str(error) or type(error).__name__
-        return Unreachable(f"The service at {self.url} cannot be reached: {detail}.")
+        return Unreachable(f"The service at {self.url} cannot be reached: {detail}.", certificate_hint(error))
 
 
 class Backoff:

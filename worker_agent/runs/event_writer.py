@@ -22,12 +22,14 @@ from headway.contract.agents import (
 )
 from headway.contract.runtime import (
     KILLED_FOR_MEMORY,
+    CannotMeet,
     Completed,
     FirstStep,
     Hello,
     Left,
     Message,
     Ready,
+    StandsStill,
     Stepped,
     Switched,
 )
@@ -49,7 +51,7 @@ from worker_agent.runs.step_meters import StepMeters
 
 _log = structlog.get_logger()
 
-_URGENT = (FirstStep, Ready, Switched, Left)
+_URGENT = (FirstStep, Ready, CannotMeet, Switched, Left, StandsStill)
 """Messages that are sent at once, because the service and the ranks wait for them."""
 _KILLED_IN_SHELL = 128 + signal.SIGKILL
 """Exit code of a shell whose program was killed."""

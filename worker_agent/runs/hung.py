@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import pairwise
 
-from headway.contract.runtime import Completed, FirstStep, Message, Progress, Stopped
+from headway.contract.runtime import Completed, FirstStep, Message, Progress, StandsStill, Stopped
 
 MAX_TICK_S = 1.0
 _SAMPLES_IF_IDLE = 4
@@ -103,9 +103,12 @@ class AwakeClock:
 def after_message(watch: StepWatch, message: Message, now_s: float) -> StepWatch:
     """Return the watch after a message of a rank.
 
-    Only rank 0 reports steps. Any other message also ends the silence, such as the values of an evaluation.
+    Only rank 0 reports steps. Any other message but that of a standstill also ends the silence, such as the values of an
+    evaluation.
     """
     match message:
+        case StandsStill():
+            return watch
         case FirstStep(rank=0) | Progress(rank=0) if message.generation >= watch.generation:
             watch = replace(watch, generation=message.generation)
             if isinstance(message, Progress) and message.steps:

@@ -13,8 +13,9 @@ from pathlib import Path
 import structlog
 
 from headway.contract.agents import Member, OrderCommand
-from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
-from worker_agent.host.folders import RunFolder, write_text
+from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json, stop_to_json
+from headway.contract.values.meshes import mesh_of
+from worker_agent.host.folders import RunFolder, boot_s, write_text
 
 _log = structlog.get_logger()
 
@@ -32,6 +33,7 @@ def order_of(command: OrderCommand) -> Order:
         losses_per_h=losses.per_h if losses else None,
         losses_at_s=losses.at.timestamp() if losses else 0.0,
         speeds=speeds_of(command.members),
+        mesh=mesh_of(command.mesh) if command.mesh else None,
     )
 
 
@@ -53,6 +55,19 @@ def store_newest(path: Path, order: Order) -> None:
     present = read(path)
     if present is None or _age(present) < _age(order):
         write_text(path, order_to_json(order), 0o640)  # ranks with their own user read it by group
+
+
+def announce_stop(folder: RunFolder, kill_at_s: float | None) -> None:
+    """Tell the ranks of a run that they are stopped, and killed at `kill_at_s` (boot-time clock; None: never).
+
+    A failure is only logged: ranks between two steps follow the signal alone.
+    """
+    if kill_at_s is None:
+        return
+    try:
+        write_text(folder.stop, stop_to_json(max(0.0, kill_at_s - boot_s())), 0o640)
+    except OSError as error:
+        _log.warning("could not announce a stop", run=folder.name, error=str(error))
 
 
 def _age(order: Order) -> tuple[int, float]:

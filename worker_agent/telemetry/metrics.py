@@ -28,7 +28,8 @@ from headway.contract.agents import (
     StartFailed,
 )
 from headway.contract.health import DeviceFault
-from headway.contract.runtime import Checkpointed, CheckpointFailed, Progress, from_fields
+from headway.contract.rank_lines import from_fields
+from headway.contract.runtime import Checkpointed, CheckpointFailed, Progress
 from worker_agent.host.folders import boot_s, read_json
 from worker_agent.telemetry.facts import (
     CommandHandled,

@@ -90,9 +90,14 @@ def _options(options: Sequence[SizeOption]) -> Table:
             f"{option.speedup:.2f}",
             "measured" if option.measured else "predicted",
             "-" if option.utility is None else f"{option.utility:.3f}",
-            "; ".join(filter(None, [option.note, depth_text(option.depth)])),
+            "; ".join(filter(None, [option.note, crossing_text(option.crosses), depth_text(option.depth)])),
         )
     return table
+
+
+def crossing_text(level: str) -> str:
+    """Return the topology level that a size must cross as text; "" for none."""
+    return {"": "", "nvlink": "across NVLink domains"}.get(level, f"across {level}s")
 
 
 def depth_text(depth: float | None) -> str:

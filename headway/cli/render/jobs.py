@@ -33,9 +33,11 @@ _JOB_STYLES = {
 }
 
 
-def jobs_table(jobs: Sequence[JobView], now: datetime) -> Table:
-    """Return the table of `headway ps`."""
+def jobs_table(jobs: Sequence[JobView], now: datetime, *, one_line: bool = False) -> Table:
+    """Return the table of `headway ps`. With `one_line`, reasons that do not fit are cut, so that no job leaves the screen."""
     table = columns("NAME", "STATE", ">SIZE", "PROGRESS", ">SAMPLES/S", ">AGE", fold=["WHY"])
+    if one_line:
+        table.columns[-1].no_wrap, table.columns[-1].overflow = True, "ellipsis"
     for job in jobs:
         table.add_row(
             job.name,
@@ -62,6 +64,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("folder", Text(f"{spec.workdir or '-'}{f'  ({spec.bundle[:19]}…)' if spec.bundle else ''}")),
         ("size", f"{size(job)} slots, {spec.elastic.sizes} sizes, resize {spec.elastic.resize}{pinned}"),
         *(() if spec.elastic.min_depth is None else (("gradients", _depths(spec.elastic.min_depth)),)),
+        *((("redundancy", "the next rank has a copy of each part"),) if spec.elastic.redundant else ()),
         ("slots", holdings(job)),
         ("progress", progress(done)),
         ("speed", _speed(job)),
@@ -251,7 +254,7 @@ def facts_grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
 
 
 def _speed(job: JobView) -> str:
-    if not job.progress.samples_per_s:
+    if job.progress.samples_per_s is None:
         return "-"
     speed = f"{rate(job.progress.samples_per_s)} samples/s"
     return speed if job.state in TERMINAL_STATES else f"{speed}, {eta(job.progress)}"
@@ -307,9 +310,20 @@ def _epochs(done: JobProgress) -> str:
     if done.draws:
         used = f"used {done.samples:,} exactly once" if done.epochs_exact else "audited at the end"
         return f"none: random draws, the same at any size; {used}"
+    if done.shards is not None:
+        return f"none: a stream, {done.shards:,} shards read to the end; {_promise(done)}"
     if not done.epochs_audited:
         return "none complete"
     return f"{done.epochs_exact} of {done.epochs_audited} complete ones saw every sample exactly once"
+
+
+def _promise(done: JobProgress) -> str:
+    """Return how often the samples of a stream were used, which an audit at the end of training confirms."""
+    audited = "audited" if done.epochs_exact else "audited at the end"
+    if not done.repeated_shards:
+        return f"each sample exactly once, {audited}"
+    tails = f"{done.repeated_samples:,} samples of {done.repeated_shards} shards"
+    return f"at most one shard's tail repeated for each lost rank ({tails}), {audited}"
 
 
 def _failures(job: JobView) -> str:

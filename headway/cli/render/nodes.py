@@ -28,6 +28,7 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
     for node in nodes:
         busy = sum(slot.job_id is not None for slot in node.slots)
         why = [f"slot {slot.index}: {quarantine(slot.quarantine)}" for slot in node.slots if slot.quarantine]
+        why += [f"slot {slot.index}: {slot.slow}" for slot in node.slots if slot.slow]
         table.add_row(
             node.name,
             Text(node.state, style=_NODE_STYLES[node.state]),

@@ -9,8 +9,16 @@ from typing import TypeGuard
 _LATEST_S = 253_402_214_400.0
 """Latest accepted time and longest accepted duration: the end of the year 9999, as Unix seconds."""
 _COUNTED_IN_SAMPLES_OR_BYTES = frozenset(
-    {"samples", "total_samples", "samples_seen", "dataset_samples", "size_bytes", "sync_bytes"}
-    | {"progress", "total_progress"}
+    {
+        "samples",
+        "total_samples",
+        "samples_seen",
+        "dataset_samples",
+        "size_bytes",
+        "sync_bytes",
+        "memory",
+    }
+    | {"progress", "total_progress", "repeated_samples"}
 )
 _MOST_SAMPLES = 2**53
 _MOST = 2**31 - 1
@@ -34,7 +42,7 @@ def check_of(name: str, annotation: str) -> Callable[[object], bool]:
             return lambda value: isinstance(value, bool)
         case "str":
             return _is_text
-        case "tuple[int, ...]" | "tuple[float, ...]":
+        case "tuple[int, ...]" | "tuple[float, ...]" | "tuple[str, ...]":
             each = check_of(name, of.removeprefix("tuple[").removesuffix(", ...]"))
             return lambda value: (
                 isinstance(value, list | tuple) and len(value) <= _MOST_RANKS and all(map(each, value))

@@ -10,8 +10,17 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway.contract.output import FilePath
-from headway.contract.run_facts import ImposedChange, JobCost, LossRate, ProgressSource, Resumption, SlowRank
-from headway.contract.spec import JobSpec
+from headway.contract.run_facts import (
+    ImposedChange,
+    JobCost,
+    LossRate,
+    MemoryUse,
+    ProgressSource,
+    Resumption,
+    SlowRank,
+    Standstill,
+)
+from headway.contract.spec import MAX_SLOTS, JobSpec
 from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.forecasts import KeptForecast, SearchView
 from headway.contract.views.progress import LossProgress, WorkProgress
@@ -57,6 +66,7 @@ class Reason(StrEnum):
     SPOT_RECLAIMED = "SPOT_RECLAIMED"
     NODE_LOST = "NODE_LOST"
     RANK_LOST = "RANK_LOST"
+    UNREACHABLE = "UNREACHABLE"
     RETRY_REQUESTED = "RETRY_REQUESTED"
     START_FAILED = "START_FAILED"
     USER_ERROR = "USER_ERROR"
@@ -107,7 +117,15 @@ class JobProgress(WorkProgress):
     """Audited epochs in which every sample came exactly once."""
     draws: bool = False
     """True if the samples are random draws without epochs, audited as one epoch at the end of training."""
+    shards: int | None = None
+    """Shards of a stream that were read to their end; None for other data. A stream has one audit, at the end of training."""
+    repeated_samples: int = 0
+    """Samples of a stream trained twice: tails of the shards whose readers cannot repeat an order, after lost ranks."""
+    repeated_shards: int = 0
+    """Shards with such samples, counted once for each loss."""
     slow_ranks: list[SlowRank] = Field(default_factory=list)
+    standstill: Standstill | None = None
+    """The last standstill of ranks that wait for each other, until a step of its generation; None while training steps."""
     run_since: datetime | None = None
     """Time at which the job last got slots after it had none; None before its first start."""
     start_s: float | None = None
@@ -134,6 +152,12 @@ class JobProgress(WorkProgress):
     """Evidence that the script resumes after a stop, or does not; None while there is none."""
     loss_curve: LossProgress | None = None
     """Reported losses, by which a job of unknown length is ranked; None for other jobs, and before the first one."""
+    mesh: str | None = None
+    """Mesh of the ranks of a sharded job, such as `replicate=1,fsdp=2,tp=2`; None for others, and before it is known."""
+    replicates: bool = False
+    """True if the script holds replicas of a sharded model on a mesh that has them, so that lost parts have copies."""
+    memory: MemoryUse | None = None
+    """Memory that its ranks last needed; None for other jobs, on hosts, and before it is measured."""
     kind_speeds: dict[str, float] = Field(default_factory=dict)
     """Expected relative speeds by device kind, when the job last got slots of two kinds."""
 
@@ -220,6 +244,8 @@ class SizeOption(BaseModel):
     note: str
     nodes: int
     """Number of nodes that it spans."""
+    crosses: str = ""
+    """Topology level that the size must cross (`contract.values.topology`); empty for none."""
     market: Market
     anchor: int
     """With SPOT: number of on-demand slots, with which the job survives the loss of the spot slots."""
@@ -256,7 +282,7 @@ class ResizeRequest(BaseModel):
     With `force`, a job that has not made its first step restarts now, instead of waiting for that step.
     """
 
-    slots: int | None = Field(ge=1, le=4096)
+    slots: int | None = Field(ge=1, le=MAX_SLOTS)
     force: bool = False
 
 

@@ -62,7 +62,7 @@ class LeaseRequest(SpecPart):
 
     `max_usd_per_h` is the price that the user agreed to: the request fails if all machines together cost more.
     `expected_cost_usd` is the plan's cost until the job's end, as recommended: the request fails if it is more than
-    the job may still spend.
+    the job may still spend. It is required for a job with `goal.max_cost_usd`.
     """
 
     model_config = ConfigDict(

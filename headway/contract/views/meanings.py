@@ -106,6 +106,12 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "`headway events JOB` names the rank and the signal. The other ranks continue in place. If it "
             "happens again, look for the kernel's out-of-memory killer on that host.",
         ),
+        Reason.UNREACHABLE: Meaning(
+            "The ranks of the job could not connect to each other, or would be placed on hosts that cannot.",
+            "The message names the host and the address that did not answer. `headway doctor --cluster` shows all such "
+            "pairs: check firewalls and `--address`. The job gets other hosts, fewer slots, or waits; a failure counts in "
+            "`retry.infrastructure`.",
+        ),
         Reason.RETRY_REQUESTED: Meaning(
             "A rank exited with code 75, which asks for a restart.",
             "Nothing, as long as `retry.infrastructure` allows another restart. The log shows why the "

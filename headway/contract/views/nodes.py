@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from headway.contract.agents import NodeState
 from headway.contract.health import DeviceHealth, QuarantineView
@@ -21,6 +21,8 @@ class SlotView(BaseModel):
     job_name: str | None = None
     health: DeviceHealth = DeviceHealth()
     quarantine: QuarantineView | None = None
+    slow: str = ""
+    """Description of a rank that was lately slower on this slot than the others of its job; empty without one."""
     withheld: str = ""
     """Reason why the agent starts no job on this slot; empty when the slot is usable."""
 
@@ -42,3 +44,5 @@ class NodeView(BaseModel):
     """Price of a rented machine's slots; None: the price of the device kind applies."""
     container_engine: Literal["docker", "podman"] | None = None
     """Container engine that runs jobs with an image there; None: the node takes no such jobs."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Topology labels by level: `nvlink`, `rack` and `zone`."""

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from headway.train.checkpoint.staging import is_sharded, join, split
+from headway.train.checkpoint.staging import is_sharded, join, shard_bytes, split
 from headway.train.data.goal import Gain
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
+from headway.train.data.stream_position import StreamPosition, position_from
 
 _ROUNDING = 1e-6
 """Shortfall of a number of steps that counts as rounding."""
@@ -74,6 +75,8 @@ class Place:
     """State of the estimate of the gradient noise; None while it is not measured."""
     steps_before: float = 0.0
     """`reference_steps` before the last step."""
+    stream: StreamPosition | None = None
+    """Shards of a stream that ranks read; None for other data."""
 
     @property
     def samples(self) -> int:
@@ -168,17 +171,42 @@ class Replica:
 
     def __init__(self, objects: Sequence[Stateful], *, will_shard: bool = False) -> None:
         self.objects = list(objects)
+        self.shards = 0
+        """Number of ranks that divide a parameter, of a model that the library shards; 0 for others."""
+        self.stages = 1
+        """Number of pipeline stages of the model, of which this rank has one."""
+        self.replicates = False
+        """True if the ranks hold replicas of a sharded model on a mesh that has such (HSDP)."""
         self._will_shard = will_shard
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer of the model."""
-        return next(one for one in self.objects if isinstance(one, Optimizer))
+        """The first optimizer of the model."""
+        return self.optimizers[0]
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """All optimizers, that of `optimizer` first."""
+        return [one for one in self.objects if isinstance(one, Optimizer)]
+
+    @property
+    def loose(self) -> list[Stateful]:
+        """The objects beside the model and the optimizers."""
+        return [one for one in self.objects[1:] if not isinstance(one, Optimizer)]
 
     @property
     def is_sharded(self) -> bool:
         """True if ranks hold parts of the model's parameters (FSDP2) instead of complete ones."""
         return self._will_shard or any(is_sharded(dict(model.named_parameters())) for model in self._models)
+
+    @property
+    def shard_bytes(self) -> int:
+        """Bytes of this rank's part of a sharded model: its parameters with their gradients, and the optimizers' states."""
+        parameters = [one for model in self._models for one in model.parameters()]
+        states = [
+            value for one in self.optimizers for state in one.state.values() for value in state.values()
+        ]
+        return shard_bytes([*parameters, *(one for one in parameters if one.requires_grad), *states])
 
     def check(self) -> None:
         """Check before training that a checkpoint of the state can be read back.
@@ -233,6 +261,7 @@ class Replica:
             extra_steps=place.get("extra_steps", 0.0),
             noise=place.get("noise"),
             steps_before=place.get("steps_before", 0.0),
+            stream=position_from(stream) if (stream := place.get("stream")) else None,
         )
 
     @property
@@ -251,9 +280,29 @@ class Replica:
         if isinstance(one, Optimizer) and self.is_sharded:
             from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict  # noqa: PLC0415
 
+            if self.stages > 1:
+                state = _of_stage(state, self._state_of(one))
             set_optimizer_state_dict(self._models[0], one, state)
+            for group, its in zip(one.param_groups, state["param_groups"], strict=False):
+                if not group["params"]:  # torch gives settings only to groups with parameters on this stage
+                    group.update({**its, "params": []})
+        elif isinstance(one, torch.nn.Module) and self.stages > 1:
+            own = one.state_dict().keys()
+            one.load_state_dict({name: value for name, value in state.items() if name in own})
         else:
             one.load_state_dict(state)
+
+
+def _of_stage(state: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of an optimizer's state whose parameters are in `mine`, the state of this rank's stage."""
+    names = {name for group in mine["param_groups"] for name in group["params"]}
+    return {
+        "state": {name: value for name, value in state["state"].items() if name in names},
+        "param_groups": [
+            {**group, "params": [name for name in group["params"] if name in names]}
+            for group in state["param_groups"]
+        ],
+    }
 
 
 def random_state() -> dict[str, Any]:

@@ -73,8 +73,9 @@ class Saver:
         else:
             found = self._checkpoints.load(_contents(replica, Place()), self.group)
             if found is None:
-                # Torch created this state in order to load into it, by a step that Adam would count.
-                replica.optimizer.state.clear()
+                # Torch created these states in order to load into them, by a step that Adam would count.
+                for optimizer in replica.optimizers:
+                    optimizer.state.clear()
         if found is None:
             return None
         place = replica.take_over(found.state)
@@ -100,6 +101,7 @@ class Saver:
             place.position,
             samples=place.samples,
             group=self.group,
+            stages=replica.stages if self.group is not None else 1,
             rank_alone=rank_alone,
         )
         self._schedule.saved(time.monotonic(), time.monotonic() - began)
@@ -120,7 +122,11 @@ class Saver:
         if self._saved != place.position:
             self.begin(replica, place, rank_alone)
             self.finish()
-        return self._saved == place.position
+        return self.has_saved(place)
+
+    def has_saved(self, place: Place) -> bool:
+        """Return True if this position was saved last, or nothing is saved at all."""
+        return self._checkpoints is None or self._saved == place.position
 
     def finish(self) -> None:
         """Wait for the saves in progress."""

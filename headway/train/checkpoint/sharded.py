@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 INDEX = "index.json"
 TREE = "#tree"
-"""Name of the tree in the index, beside the names of the tensors."""
+"""Name of the tree of the first pipeline stage in the index, beside the names of the tensors."""
 PART_BYTES = 256 * 2**20
 """Size at which a part is closed: reading a part takes as much memory."""
 
@@ -66,8 +66,8 @@ class Contents:
 
     tensors: Mapping[str, torch.Tensor]
     host: Mapping[str, torch.Tensor]
-    tree: bytes | None
-    """The state without its tensors, which only the first rank saves; None on the others."""
+    trees: Mapping[str, bytes]
+    """The state of a stage without its tensors, by name, which only the stage's first rank saves; empty on the others."""
 
 
 def write(
@@ -88,9 +88,7 @@ def write(
         Exception: `seal` raised it.
     """
     planner, writer = _Saver(contents), _Writer(storage, folder, seal)
-    state: dict[str, Any] = dict(contents.tensors)
-    if contents.tree is not None:
-        state[TREE] = contents.tree
+    state: dict[str, Any] = {**contents.tensors, **contents.trees}
     if group is not None:
         with _first_failure():
             save(state, storage_writer=writer, planner=planner, process_group=group)
@@ -109,15 +107,16 @@ def read(
     *,
     into: Mapping[str, torch.Tensor] | None,
     group: ProcessGroup | None,
-) -> tuple[bytes, dict[str, torch.Tensor]]:
-    """Read the tree and the tensors of a checkpoint, in place if `into` is given. With a group every rank calls this.
+) -> tuple[list[bytes], dict[str, torch.Tensor]]:
+    """Read the trees and the tensors of a checkpoint, in place if `into` is given. With a group every rank calls this.
 
     Raises:
         FileNotFoundError, ValueError: the checkpoint is damaged.
-        LookupError: it does not have exactly the tensors of `into`.
+        LookupError: it does not have exactly the tensors of `into`, on all ranks of the group together.
     """
     reader = _Reader(storage, folder, {part.key: part for part in parts})
     saved = reader.metadata.state_dict_metadata
+    trees = sorted((name for name in saved if name.startswith(TREE)), key=lambda name: (len(name), name))
     if into is None:
         tensors = {
             name: torch.empty(kept.size, dtype=kept.properties.dtype)
@@ -126,12 +125,12 @@ def read(
         }
     else:
         tensors = dict(into)
-        differing = sorted(tensors.keys() ^ (saved.keys() - {TREE}))
+        differing = sorted(_names_of_all(tensors, group) ^ (saved.keys() - set(trees)))
         if differing:
             raise LookupError(
                 f"the checkpoint and the script have different tensors: {', '.join(differing[:5])}, …"
             )
-    state: dict[str, Any] = {**tensors, TREE: b""}
+    state: dict[str, Any] = {**tensors, **dict.fromkeys(trees, b"")}
     planner = _Loader()
     if group is not None:
         with _first_failure():
@@ -140,7 +139,21 @@ def read(
         planner.set_up_planner(state, reader.metadata, is_coordinator=True)
         (plan,) = planner.create_global_plan([planner.create_local_plan()])
         reader.read_data(planner.finish_plan(plan), planner).wait()
-    return planner.tree, tensors
+    return [planner.trees[name] for name in trees], tensors
+
+
+def tree_name(stage: int) -> str:
+    """Return the name of the tree of a pipeline stage."""
+    return f"{TREE}.{stage}" if stage else TREE
+
+
+def _names_of_all(tensors: Mapping[str, torch.Tensor], group: ProcessGroup | None) -> set[str]:
+    """Return the names of the tensors on all ranks of the group, which have other ones if they are of other stages."""
+    if group is None:
+        return set(tensors)
+    everyone: list[list[str]] = [[] for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(everyone, sorted(tensors), group=group)
+    return {name for names in everyone for name in names}
 
 
 def from_first(group: ProcessGroup, produce: Callable[[], _T]) -> _T:
@@ -184,8 +197,8 @@ class _Saver(DefaultSavePlanner):
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
         name = write_item.index.fqn
-        if name == TREE:
-            return io.BytesIO(self._contents.tree or b"")
+        if name in self._contents.trees:
+            return io.BytesIO(self._contents.trees[name])
         return self._contents.host[name]
 
 
@@ -194,10 +207,10 @@ class _Loader(DefaultLoadPlanner):
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self.tree = b""
+        self.trees: dict[str, bytes] = {}
 
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:  # noqa: ARG002
-        self.tree = value.getvalue()
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        self.trees[read_item.dest_index.fqn] = value.getvalue()
 
 
 class _Writer(StorageWriter):

@@ -13,7 +13,7 @@ import os
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -60,6 +60,11 @@ def join(tree: bytes, tensors: Mapping[str, torch.Tensor]) -> Any:
 def is_sharded(tensors: Mapping[str, torch.Tensor]) -> bool:
     """Return True if ranks hold parts of these tensors, instead of complete ones."""
     return any(_is_part(tensor) for tensor in tensors.values())
+
+
+def shard_bytes(tensors: Iterable[object]) -> int:
+    """Return the bytes of this rank's parts of the sharded tensors among these objects."""
+    return sum(_local(one).nbytes for one in tensors if isinstance(one, torch.Tensor) and _is_part(one))
 
 
 class HostCopy:

@@ -36,7 +36,8 @@ from headway.contract.manifest import MANIFEST, CheckpointPart, Manifest, Name, 
 from headway.storage.stores import Storage
 from headway.train.checkpoint.parts import get
 from headway.train.checkpoint.schedule import Schedule
-from headway.train.checkpoint.staging import HostCopy, is_sharded, join, split
+from headway.train.checkpoint.stages import join_stages
+from headway.train.checkpoint.staging import HostCopy, is_sharded, split
 from headway.train.data.position import Position
 from headway.train.host.output import warn
 
@@ -133,11 +134,13 @@ class Checkpoints:
         *,
         samples: int,
         group: dist.ProcessGroup | None = None,
+        stages: int = 1,
         rank_alone: int | None = None,
     ) -> bool:
         """Copy the state to host memory and start writing it. Blocks only for the copy.
 
-        `samples` is the number committed since the job began. `rank_alone` is this rank's number if other ranks
+        `samples` is the number committed since the job began. The ranks of a group have `stages` parts of the model, in their
+        order. `rank_alone` is this rank's number if other ranks
         may save at this position without its knowledge. The result is False, with a line on stderr, while
         another save is in progress. With a group the call waits for that save instead, so that all ranks do
         the same.
@@ -158,10 +161,12 @@ class Checkpoints:
         tree, tensors = split(state)
         if group is None and is_sharded(tensors):
             raise ValueError("a sharded state is saved by all ranks: give begin() their process group")
-        from headway.train.checkpoint.sharded import Contents  # noqa: PLC0415
+        from headway.train.checkpoint.sharded import Contents, tree_name  # noqa: PLC0415
 
-        is_main = group is None or dist.get_rank(group) == 0
-        contents = Contents(tensors, self._host.take(tensors), tree if is_main else None)
+        rank, ranks = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        stage, place = divmod(rank, ranks // stages)
+        trees = {} if place else {tree_name(stage): tree}
+        contents = Contents(tensors, self._host.take(tensors), trees)
         save = _Save(
             contents=contents,
             position=position,
@@ -299,8 +304,8 @@ class Checkpoints:
             tried.add(name)
             try:
                 manifest = self._manifest(name)
-                tree, tensors = read(self.storage, str(name), manifest.parts, into=None, group=None)
-                return LoadedCheckpoint(name, join(tree, tensors))
+                trees, tensors = read(self.storage, str(name), manifest.parts, into=None, group=None)
+                return LoadedCheckpoint(name, join_stages(trees, tensors))
             except (FileNotFoundError, ValueError) as damage:
                 self._report_skipped(name, damage)
         return None
@@ -308,9 +313,11 @@ class Checkpoints:
     def load(self, state: Mapping[str, Any], group: dist.ProcessGroup) -> LoadedCheckpoint | None:
         """Load the newest complete checkpoint into the tensors of `state`, on all ranks of a group.
 
+        The state that it returns has no tensors but these, which may be those of one pipeline stage.
+
         Raises:
             Fenced, OSError: as `read`; the tensors may be half loaded then.
-            LookupError: the checkpoint has other tensors than `state`.
+            LookupError: the checkpoint has other tensors than the states of all ranks.
         """
         from headway.train.checkpoint.sharded import from_first, read  # noqa: PLC0415
 
@@ -321,8 +328,8 @@ class Checkpoints:
             damage = self._verify(name, group)
             if damage is None:
                 manifest = self._manifest(name)
-                tree, _ = read(self.storage, str(name), manifest.parts, into=tensors, group=group)
-                return LoadedCheckpoint(name, join(tree, tensors))
+                trees, _ = read(self.storage, str(name), manifest.parts, into=tensors, group=group)
+                return LoadedCheckpoint(name, join_stages(trees, tensors))
             if dist.get_rank(group) == 0:
                 self._report_skipped(name, damage)
         return None

@@ -12,6 +12,8 @@ from headway.train.collectives.backend import Rendezvous
 
 CONNECT_TIMEOUT = timedelta(seconds=4)
 """Timeout of connections between members, which take milliseconds: gloo may wait that long for a dead member."""
+_WITH_TIMEOUTS = {"gloo", "nccl"}
+"""Backends whose timeout torch can change after a group is formed."""
 
 
 def default_group(backend: str, at: Rendezvous) -> None:
@@ -24,11 +26,21 @@ def default_group(backend: str, at: Rendezvous) -> None:
 
 
 def gloo_group(ranks: Sequence[int] | None, timeout: timedelta | None) -> Any:
-    """Form a group of these ranks (None: all), whose collectives time out after `timeout` (None: torch's default)."""
+    """Form a gloo group of these ranks (None: all), whose collectives time out after `timeout` (None: torch's default)."""
+    return subgroup(ranks, timeout, "gloo")
+
+
+def subgroup(ranks: Sequence[int] | None, timeout: timedelta | None, backend: str | None = None) -> Any:
+    """Form a group of these ranks (None: all) over a backend (None: that of the default group).
+
+    Its collectives time out after `timeout` (None: torch's default).
+    """
     among = None if ranks is None else list(ranks)
     if timeout is None:
-        return dist.new_group(among, backend="gloo")
-    group = dist.new_group(among, backend="gloo", timeout=min(timeout, CONNECT_TIMEOUT))
+        return dist.new_group(among, backend=backend)
+    if backend is None and dist.get_backend() not in _WITH_TIMEOUTS:
+        return dist.new_group(among, timeout=timeout)
+    group = dist.new_group(among, backend=backend, timeout=min(timeout, CONNECT_TIMEOUT))
     if among is None or dist.get_rank() in among:
         _set_timeout(group, timeout)
     return group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +10,20 @@ import torch.distributed as dist
 
 from headway.train.collectives.backend import Rendezvous
 from headway.train.collectives.groups import default_group
+
+_OPERATIONS = 64
+"""Tensors in one batch of point-to-point operations."""
+_SETTINGS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+}
+"""Settings of torch's watchdog for a lost peer, which is no error here.
+
+By default the watchdog ends the process, or frees the hung collective, which would then look complete. `abort` frees it
+once the gradient is known to be broken. Before that, the watchdog waits for dumps four times as long as the last setting
+says, by default for a minute, in which no group can be left.
+"""
 
 
 class Nccl:
@@ -21,6 +36,8 @@ class Nccl:
     def __init__(self) -> None:
         if not (torch.cuda.is_available() and dist.is_nccl_available()):
             raise RuntimeError("NCCL needs a CUDA device, and a build of torch with NCCL")
+        for name, value in _SETTINGS.items():
+            os.environ.setdefault(name, value)
 
     def form(self, rendezvous: Rendezvous) -> None:
         """Form a group that connects at its first operation."""
@@ -34,11 +51,16 @@ class Nccl:
     def transfer(
         self, tensors: Sequence[torch.Tensor], *, rank: int, source: int, receivers: Sequence[int]
     ) -> None:
-        """Send between devices, and wait until the device has finished."""
-        for one in tensors:
+        """Send between devices, and wait until the device has finished.
+
+        Operations in one batch use the group's own communicator. A single one would create another for its pair of ranks.
+        """
+        for start in range(0, len(tensors), _OPERATIONS):
+            part = tensors[start : start + _OPERATIONS]
             if rank == source:
-                for receiver in receivers:
-                    dist.send(one, dst=receiver)
+                ops = [dist.P2POp(dist.isend, one, receiver) for one in part for receiver in receivers]
             else:
-                dist.recv(one, src=source)
+                ops = [dist.P2POp(dist.irecv, one, source) for one in part]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
         torch.cuda.synchronize()

@@ -16,6 +16,7 @@ from headway.train.data.boundary import Agreement
 from headway.train.data.micro_batches import MicroBatchLimit
 from headway.train.data.position import Split, Step, divide
 from headway.train.data.step_rates import StepRates
+from headway.train.data.stragglers import StragglerWatch
 from headway.train.data.uneven import Balancer
 from headway.train.gradients.depths import Depths, LevelCosts, PartialStep
 from headway.train.gradients.learning_rate import factor, rule_for
@@ -63,6 +64,8 @@ class Batching:
         """Rule of the learning rate; `auto` needs `follow_optimizer` first."""
         self.step_rates = StepRates()
         """Step rates of the ranks since rank 0's last report; other ranks collect none."""
+        self.stragglers = StragglerWatch()
+        """Ranks that stay slower than the others; watched by rank 0."""
         self._limit = MicroBatchLimit(bounds.max_local, memory_bytes)
         self.split = Split(
             global_batch=bounds.global_batch,
@@ -188,6 +191,7 @@ class Batching:
                 self._set_costs()
         if self.split.rank == 0:
             self.step_rates.add(measured, compute_s)
+            self.stragglers.observe(measured, compute_s, self._speeds)
         squares = [one.square for one in agreement.statements if one.square > 0.0]
         if len(squares) > 1:
             mean_sqr = agreement.statements[0].squared_mean
@@ -249,6 +253,7 @@ class Batching:
         speeds, for new members; empty for equal ones.
         """
         self.step_rates.forget()
+        self.stragglers.forget()
         self._speeds = tuple(speeds)
         self._level_costs = self._last = None
         self.split = replace(self.split, rank=rank, world_size=len(before), local_batches=(), depths=None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
+from operator import attrgetter
 
 from headway.train.data.ledger import Ledger
 from headway.train.membership.peers import NoPeers, Peers, Pending
@@ -48,7 +49,7 @@ class Statement:
 
     def to_numbers(self) -> tuple[int, ...]:
         """Return the fields as integers for `Peers.gather`; reals are represented by their bits."""
-        return _NUMBERS.unpack(_STATEMENT.pack(*astuple(self)))
+        return _NUMBERS.unpack(_STATEMENT.pack(*_fields_of(self)))
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[int]) -> Statement:
@@ -56,6 +57,7 @@ class Statement:
         return cls(*_STATEMENT.unpack(_NUMBERS.pack(*numbers)))
 
 
+_fields_of = attrgetter(*(one.name for one in fields(Statement)))  # `astuple` copies deeply, at every step
 _STATEMENT = struct.Struct("<5q3dqd")
 _NUMBERS = struct.Struct("<10q")
 
@@ -81,6 +83,10 @@ class Agreement:
     def efficiency(self) -> float:
         """Statistical efficiency of the step, the same number on every rank."""
         return self.statements[0].efficiency
+
+    def of(self, ranks: slice) -> Agreement:
+        """Return the agreement with the statements of these ranks."""
+        return Agreement(self.statements[ranks])
 
     @property
     def ledger(self) -> Ledger:

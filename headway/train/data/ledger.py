@@ -40,8 +40,27 @@ class Ledger:
             (self.squares + other.squares) % MODULUS,
         )
 
+    def __sub__(self, other: Ledger) -> Ledger:
+        """Return the ledger without the samples of another."""
+        return Ledger(
+            self.count - other.count,
+            (self.total - other.total) % MODULUS,
+            (self.squares - other.squares) % MODULUS,
+        )
+
     @classmethod
     def of_epoch(cls, dataset_samples: int) -> Ledger:
         """Return the ledger of 0..n-1, each exactly once."""
-        n = dataset_samples
-        return cls(n, n * (n - 1) // 2 % MODULUS, (n - 1) * n * (2 * n - 1) // 6 % MODULUS)
+        return cls.of_range(0, dataset_samples)
+
+    @classmethod
+    def of_range(cls, start: int, stop: int) -> Ledger:
+        """Return the ledger of start..stop-1, each exactly once."""
+        total = (stop * (stop - 1) - start * (start - 1)) // 2
+        squares = (_six_squares(stop) - _six_squares(start)) // 6
+        return cls(stop - start, total % MODULUS, squares % MODULUS)
+
+
+def _six_squares(n: int) -> int:
+    """Return six times the sum of the squares of 0..n-1."""
+    return (n - 1) * n * (2 * n - 1)

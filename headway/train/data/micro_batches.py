@@ -28,9 +28,10 @@ class MicroBatchLimit:
     def observe(self, samples: int, peak_bytes: int, static_bytes: int) -> None:
         """Record that a micro-batch needed `peak_bytes` of memory, `static_bytes` of it before it began.
 
-        The limit assumes that every sample needs the same, and fills at most `MEMORY_SHARE` of the memory.
+        The limit assumes that every sample needs the same, and fills at most `MEMORY_SHARE` of the memory. A micro-batch
+        without samples, of a rank that has no part in a step, says nothing.
         """
-        if self._capacity_bytes is None or peak_bytes <= static_bytes:
+        if self._capacity_bytes is None or peak_bytes <= static_bytes or not samples:
             return
         free_bytes = MEMORY_SHARE * self._capacity_bytes - static_bytes
         fits = int(free_bytes * samples / (peak_bytes - static_bytes))

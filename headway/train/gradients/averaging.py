@@ -26,14 +26,19 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from headway.train.checkpoint.staging import is_sharded
+from headway.train.collectives.futures import future_of
 from headway.train.gradients.clock import Clock
+from headway.train.gradients.commit import StepCommit
 from headway.train.gradients.depths import PartialStep
 from headway.train.gradients.device import DeviceMeter
 from headway.train.gradients.learning_rate import scaled
+from headway.train.gradients.module import ElasticModule
 from headway.train.gradients.partial import PartialBackward
 from headway.train.gradients.probe import NoiseProbe
+from headway.train.gradients.stages import PipelinePlace
 from headway.train.host.output import warn
-from headway.train.membership.peers import Peers, PeersLost
+from headway.train.membership.meeting import PeersLost
+from headway.train.membership.peers import Peers
 
 _NO_SYNC: dict[str, bool] = {
     # `ElasticModule` sends the buffers instead, because it survives a lost peer.
@@ -41,46 +46,6 @@ _NO_SYNC: dict[str, bool] = {
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers": False
 }
-
-
-class ElasticModule(nn.Module):
-    """The model as the script trains it, over the present peers.
-
-    Except for the forward pass, every attribute and method is the model's own, including its state.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self._forwards: list[
-            Callable[..., Any]
-        ] = []  # in a list, because a module as an attribute would become a submodule
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's forward pass."""
-        return self._forwards[0](*args, **kwargs) if self._forwards else self.module(*args, **kwargs)
-
-    def set_forward(self, forward: Callable[..., Any] | None) -> None:
-        """Send forward passes through `forward`; None: directly to the model."""
-        self._forwards = [] if forward is None else [forward]
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the model's own state, which is the same at any number of ranks."""
-        return self.module.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a state into the model itself."""
-        return self.module.load_state_dict(state_dict, *args, **kwargs)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy (`copy`, `pickle`), whose forward pass is the model's own."""
-        return {**self.__dict__, "_forwards": []}
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("module"), name)
 
 
 class Gradients:
@@ -96,6 +61,8 @@ class Gradients:
         """True if an optimizer step was taken for the current global batch."""
         self.broken = False
         """True if a peer was lost before the gradient of the current global batch was complete."""
+        self.without_results = False
+        """True if a peer of a sharded model was lost, so that results of the model are wrong until the next step."""
         self.stepped_incomplete = False
         """True if the optimizer stepped with an incomplete gradient, which a closure computed within the step."""
         self.meter = DeviceMeter(device)
@@ -104,8 +71,14 @@ class Gradients:
         """Number of the current global batch."""
         self.lr_factor = 1.0
         """Factor of the learning rate in the optimizer's steps."""
+        self.loss_scale: Callable[[], float] = lambda: 1.0
+        """Factor by which the script multiplies the loss, and divides the complete gradient."""
         self.probe: NoiseProbe | None = None
         """Probe of the gradient noise, where it is measured."""
+        self.pipeline: PipelinePlace | None = None
+        """Place of this rank in its pipeline; None for a model without stages."""
+        self.commit: StepCommit | None = None
+        """Agreement of the ranks on each step, where shards have copies."""
         self.clock = Clock()
         """Progress of training, which learning-rate schedules follow."""
         self.model = ElasticModule(model)
@@ -119,6 +92,7 @@ class Gradients:
         self._weight = 1.0
         self._fresh = False
         self._peers: Peers | None = None
+        self._groups = 1
         self._ddp: DistributedDataParallel | None = None
         self._hooks: list[Any] = []
         self._min_depth = min_depth
@@ -138,11 +112,11 @@ class Gradients:
                 "elastic.partial_backprop has no effect: the model is sharded, and ranks compute all gradients"
             )
 
-    def replicate(self, peers: Peers) -> None:
-        """Average with these peers from now on."""
+    def replicate(self, peers: Peers, groups: int) -> None:
+        """Average with these peers from now on, of which so many groups of ranks have different samples."""
         self.detach()
         if self._shards:
-            self._peers = peers
+            self._peers, self._groups = peers, groups
             self.model.set_forward(self._forward_sharded)
             return
         if peers.world_size == 1:
@@ -190,7 +164,7 @@ class Gradients:
         `partial` has the levels of the step's ranks; None: each goes through the whole model.
         """
         if first:
-            self.stepped = self.broken = False
+            self.stepped = self.broken = self.without_results = False
             self.batch_number += 1
             self._fresh = True
             self.meter.begin()
@@ -226,14 +200,29 @@ class Gradients:
         An accelerator works asynchronously: it would carry out the optimizer's step even if the gradient
         never became complete. Therefore the program waits here, before the step.
         """
-        if self._device.type == "cuda" and self._ddp is not None:
-            torch.cuda.current_stream(self._device).synchronize()
-        self.broken = not self.intact
+        if self._device.type == "cuda" and self._ddp is not None and self._peers is not None:
+            with self._peers.waits.blocking():
+                torch.cuda.current_stream(self._device).synchronize()
+        self.broken = not self.intact or not (self.commit is None or self.commit.agree())
         if self.intact and self.probe is not None:
             share = self._done / self._global_batch
             alone = self._ddp is None
             self.probe.whole(self._parameters, share=share, samples=self._global_batch, alone=alone)
         return self.intact
+
+    def accept(self) -> bool:
+        """Return True if the gradient is complete, and then have the optimizer step even if a peer is lost meanwhile."""
+        self.stepped = self.is_complete()
+        return self.stepped
+
+    def break_off(self) -> None:
+        """Record that a peer was lost, and that results of a sharded model are zeros until the next step."""
+        self.broken = self.without_results = True
+
+    @property
+    def shard_weight(self) -> float:
+        """Weight of the present micro-batch's gradient. FSDP averages those of the groups of ranks for each micro-batch."""
+        return self._samples * self._groups / self._global_batch
 
     @property
     def nbytes(self) -> int:
@@ -246,16 +235,13 @@ class Gradients:
         return not self.broken and not (self._peers is not None and self._peers.aborted)
 
     def _forward_sharded(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's forward pass with a gradient weight for FSDP.
-
-        FSDP averages the gradients of ranks separately for each micro-batch. The hook weights each by its
-        samples, where the gradient enters the model.
-        """
-        assert self._peers is not None
-        weight = self._samples * self._peers.world_size / self._global_batch
+        """Run the model's forward pass with a gradient weight for FSDP, where the gradient enters the model."""
+        weight = self.shard_weight
 
         def weigh(output: torch.Tensor) -> torch.Tensor:
             if output.requires_grad:
+                # A view, because one output may follow from another: a loss beside its logits.
+                output = output.view_as(output)
                 output.register_hook(lambda gradient: gradient * weight)  # type: ignore[no-untyped-call]
             return output
 
@@ -308,13 +294,17 @@ class Gradients:
         if self._weight != 1.0 and parameter.grad is not None:
             parameter.grad.mul_(self._weight)
         if self.probe is not None:
-            self.probe.accumulated(parameter)
+            self.probe.accumulated(parameter, last=not self.accumulating)
 
     def _weighted_sum(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Reduce one bucket of DDP, with peers. It records a lost peer and raises no error in the script."""
         gradient = bucket.buffer()
         if bucket.is_last():
             self.meter.end()
+            if self.probe is not None:
+                # DDP queues its callback, which completes the gradient, between these two.
+                done = functools.partial(self.probe.completed, self._parameters)
+                _after_backward(lambda: _after_backward(done))
         partial = self._partial if self._partial is not None and self._partial.active else None
         source = None
         if partial is not None:
@@ -334,7 +324,7 @@ class Gradients:
             )
         except RuntimeError:
             self.broken = True
-            as_it_is: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            as_it_is = future_of(gradient)
             as_it_is.set_result(gradient)
             return as_it_is
         assert self._peers is not None
@@ -349,6 +339,11 @@ class Gradients:
         except RuntimeError:
             self.broken = True
             return gradient
+
+
+def _after_backward(act: Callable[[], None]) -> None:
+    """Call `act` when the present backward pass ends."""
+    torch.autograd.Variable._execution_engine.queue_callback(act)  # noqa: SLF001
 
 
 def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
@@ -368,11 +363,15 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
             result = closure() if closure is not None else None
             skipped_in = gradients.batch_number
             return result
+        if closure is not None and gradients.commit is not None:
+            gradients.commit.before_closure()
         # If another optimizer has stepped with the gradient, this one must, too.
         if not gradients.stepped and not gradients.is_complete():
             return None  # the batch will be repeated with the remaining peers
         with scaled(optimizer, gradients.lr_factor):
             result = step(closure)
+            if gradients.commit is not None:
+                gradients.commit.follow()
         gradients.stepped_incomplete = gradients.stepped_incomplete or gradients.broken
         skipped_in = 0
         gradients.stepped = True

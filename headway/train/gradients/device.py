@@ -20,6 +20,8 @@ class DeviceMeter:
         self._began_s = 0.0
         self._took_s = 0.0
         self._static_bytes = 0
+        self.memory_bytes = memory_of(device)
+        """Memory of the accelerator; None on a host."""
 
     def begin(self) -> None:
         """Record the start of a step."""

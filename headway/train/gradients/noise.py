@@ -29,7 +29,8 @@ matters where batches are large against the noise scale, and 1,000 steps average
 biased, because parameters move between the two steps: with a noise scale of many batches, a usual learning rate hides
 the signal. It is abandoned as soon as another method is available.
 Optimizers that divide the gradient by its scale (Adam) see another gradient and another noise. For these,
-every gradient is first divided in the same way. The last method does not serve them: a step of Adam moves
+every gradient is first divided in the same way, but an element whose gradient was nearly always zero by no less than a
+tenth of the scale of its parameter (`LEAST_SHARE`). The last method does not serve them: a step of Adam moves
 parameters so far that the noise scale comes out thousands of times too large.
 """
 
@@ -39,7 +40,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,6 +51,12 @@ REMEMBERED_BATCHES = 1000
 """Time constant of the smoothing, in reference batches of samples."""
 WARM_UP_STEPS = 10
 """Steps of Adam before its second moment is a usable scale: the inverse of few squares has no mean."""
+LEAST_SHARE = 0.01
+"""Smallest second moment of an element that counts, as a share of the mean of its parameter.
+
+An element whose gradient was zero so far has a second moment of zero. Its first gradient, divided by the root of that,
+would be millions of times larger than the rest of the gradient, and determine the estimate for 1,000 steps.
+"""
 _STATE = (
     *("sqr", "var", "sqr_sqr", "sqr_var", "var_var"),
     *("weight", "weight_squares", "steps", "biased"),
@@ -61,9 +68,10 @@ _PART_ELEMENTS_ELSEWHERE = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Divisor:
-    """Adam's scale of one parameter's gradient: sqrt(second_moment) * correction + eps."""
+    """Scale of one parameter's gradient: sqrt(max(second_moment, least)) * correction + eps; Adam's own for `least` 0."""
 
     second_moment: Tensor
+    least: Tensor
     correction: float
     eps: float
 
@@ -93,9 +101,13 @@ def preconditioner(optimizer: Optimizer) -> Preconditioner | None:
         steps = max(float(states[0][1]["step"]), 1.0)
         fewest_steps = min(fewest_steps, steps)
         correction = 1.0 / math.sqrt(1.0 - group["betas"][1] ** steps)
-        for parameter, state in states:
-            moment = state.get("max_exp_avg_sq", state["exp_avg_sq"])
-            divisors[parameter] = Divisor(moment, correction, group["eps"])
+        moments = [state.get("max_exp_avg_sq", state["exp_avg_sq"]) for _, state in states]
+        for (parameter, _), moment, total in zip(
+            states, moments, torch._foreach_norm(moments, 1), strict=True
+        ):
+            # A parameter without any gradient so far has no scale: it counts nothing.
+            least = torch.where(total > 0.0, LEAST_SHARE / moment.numel() * total, math.inf)
+            divisors[parameter] = Divisor(moment, least, correction, group["eps"])
     return Preconditioner(bool(divisors) and fewest_steps >= WARM_UP_STEPS, divisors)
 
 
@@ -320,7 +332,7 @@ def _pieces(
         pieces = torch.split(gradient.detach().reshape(-1), limit)
         moments = torch.split(divisor.second_moment.reshape(-1), limit)
         for piece, moment in zip(pieces, moments, strict=True):
-            yield piece, Divisor(moment, divisor.correction, divisor.eps)
+            yield piece, replace(divisor, second_moment=moment)
 
 
 def _divide(part: list[tuple[Tensor, Divisor | None]]) -> list[Tensor]:
@@ -328,7 +340,8 @@ def _divide(part: list[tuple[Tensor, Divisor | None]]) -> list[Tensor]:
     divisors = [divisor for _, divisor in part if divisor is not None]
     if not divisors:
         return pieces
-    scales = torch._foreach_sqrt([one.second_moment for one in divisors])
+    scales = torch._foreach_maximum([one.second_moment for one in divisors], [one.least for one in divisors])
+    torch._foreach_sqrt_(scales)
     torch._foreach_mul_(scales, [one.correction for one in divisors])
     torch._foreach_add_(scales, [one.eps for one in divisors])
     return list(torch._foreach_div(pieces, scales))

@@ -29,11 +29,19 @@ class NoiseProbe:
     measurement, as a multiple of a step without one. All are 0 or None after a step that completed none.
     """
 
-    def __init__(self, optimizer: Optimizer, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        loss_scale: Callable[[], float] = lambda: 1.0,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Measure the gradients of a loss that the script has multiplied by `loss_scale`, until it steps."""
         self.square = 0.0
         self.squared_mean = 0.0
         self.measurement: Measurement | None = None
         self.cost = 0.0
+        self._loss_scale = loss_scale
         self._clock = clock
         self._began_s: float | None = None
         self._plain_step_s = 0.0
@@ -46,6 +54,7 @@ class NoiseProbe:
         self._local: SquaredNorm | None = None
         self._mean: SquaredNorm | None = None
         self._half: tuple[float, int] | None = None
+        self._completed = False
 
     def begin(self, *, measures: bool) -> None:
         """Reset the values at the start of a step, and prepare a measurement if requested."""
@@ -55,6 +64,7 @@ class NoiseProbe:
         self._began_s = now_s
         self.square = self.squared_mean = self.cost = 0.0
         self.measurement = self._half = self._local = self._mean = None
+        self._completed = False
         self._idle = not measures and not self._successive.waiting
         if not measures:
             self._halves.begin(measures=False)
@@ -81,9 +91,22 @@ class NoiseProbe:
         """Take the output of the model on a lone rank whose step has a single batch, of `samples` samples."""
         self._halves.watch(output, parameters, samples)
 
-    def accumulated(self, parameter: Tensor) -> None:
-        """Take a lone rank's complete gradient of one parameter."""
+    def accumulated(self, parameter: Tensor, *, last: bool) -> None:
+        """Take a lone rank's gradient of one parameter after a micro-batch, which may be the `last` of the step."""
         self._halves.accumulated(parameter)
+        if last and self._half is not None and self._mean is not None and parameter.grad is not None:
+            self._mean.add([parameter.grad], [parameter])
+            self._completed = True
+
+    def completed(self, parameters: Sequence[Tensor]) -> None:
+        """Take the gradient that the ranks have added up, before the script can change it, for example to clip it."""
+        if self._mean is None:
+            return
+        began_s = self._clock()
+        with_gradient = [one for one in parameters if one.grad is not None]
+        self._mean.add([one.grad for one in with_gradient if one.grad is not None], with_gradient)
+        self._completed = True
+        self._spent_s += self._clock() - began_s
 
     def halfway(self, parameters: Sequence[Tensor], scale: float, samples: int) -> None:
         """Record a lone rank's accumulated gradients; times `scale` they are the mean over `samples`."""
@@ -110,20 +133,26 @@ class NoiseProbe:
         with_gradient = [one for one in parameters if one.grad is not None]
         gradients = [one.grad for one in with_gradient if one.grad is not None]
         if alone and share == 1.0 and self._half is None:
-            self.measurement = self._halves.finish()
+            found = self._halves.finish()
+            if found is not None:
+                scaled_by = self._loss_scale() ** 2
+                self.measurement = Measurement(found.sqr / scaled_by, found.var / scaled_by)
             if self._halves.refusal is not None:
                 self._without_halves(gradients, samples, self._halves.refusal)
             return
         self._successive.forget()
         if self._mean is None or self._local is None:
             return
-        self._mean.add(gradients, with_gradient)
-        self.squared_mean = self._mean.take()
+        # Before the step the script divides the gradient by the scale of the loss, and may clip it.
+        scaled_by = self._loss_scale() ** 2
+        if not self._completed:
+            self._mean.add(gradients, with_gradient)
+        self.squared_mean = self._mean.take() / (scaled_by if self._completed else 1.0)
         if self._half is not None:
             half_sqr, half = self._half
-            self.measurement = from_two_batches(half_sqr, half, self.squared_mean, samples)
+            self.measurement = from_two_batches(half_sqr / scaled_by, half, self.squared_mean, samples)
         elif share > 0.0:
-            self.square = self._local.take() / share
+            self.square = self._local.take() / (share * scaled_by)
 
     def _without_halves(self, gradients: Sequence[Tensor], samples: int, refusal: str) -> None:
         if preconditioner(self._optimizer) is None:

@@ -21,6 +21,7 @@ class ScalerOncePerBatch:
         self.wrapped_kind = type(scaler).__qualname__
         self._scaler = scaler
         self._gradients = gradients
+        gradients.loss_scale = scaler.get_scale
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the complete gradient by the scale."""
@@ -29,7 +30,9 @@ class ScalerOncePerBatch:
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Step the optimizer with the complete gradient, unless that has infinities or NaN."""
-        if self._gradients.accumulating or not self._gradients.intact:
+        if self._gradients.accumulating:
+            return optimizer.step()  # which it skips, so that its `zero_grad` keeps the gradient
+        if not self._gradients.intact:
             return None
         return self._scaler.step(optimizer, *args, **kwargs)
 

@@ -11,6 +11,7 @@ from typing import get_args
 from headway.contract import orders, runtime
 from headway.contract.values.balance import USUAL_BALANCE, BalanceRule, balance_of
 from headway.contract.values.learning_rate_rules import Rule, RuleSetting
+from headway.contract.values.meshes import MeshShape, mesh_of
 from headway.contract.values.tracker_names import TrackerName
 
 
@@ -39,6 +40,8 @@ class Environment:
     """`host:port` of the store that an agent hosts for the job; None without such an agent."""
     joins: bool = False
     """True if this process joins a training that is already running."""
+    reach: tuple[str, ...] = ()
+    """Stores (`host:port`) on the present members' nodes, if this process joins."""
     checkpoint_uri: str | None = None
     checkpoint_every_s: float | None = None
     """Seconds between checkpoints; None: chosen by the cost of a checkpoint."""
@@ -48,9 +51,9 @@ class Environment:
     global_batch: int | None = None
     """Global batch of the job, which overrides the script's."""
     start_global_batch: int | None = None
+    """Global batch of the first steps; None: `global_batch`, which is also the one of the script's learning rate."""
     batch_effect: float = 1.0
     """Exponent of the statistical efficiency of the first steps, see `contract.orders.BatchPlan`."""
-    """Global batch of the first steps; None: `global_batch`, which is also the one of the script's learning rate."""
     most_global_batch: int | None = None
     """Largest global batch that the service may set; None where the batch is fixed."""
     max_local_batch: int | None = None
@@ -61,8 +64,12 @@ class Environment:
     """Rule for the local batches of ranks of unequal speed; None for even ones."""
     speeds: tuple[float, ...] = ()
     """Expected relative speeds of the ranks at the start, by rank; empty for equal ones."""
+    mesh: MeshShape | None = None
+    """Mesh of a sharded model at the start; None: all ranks divide its parameters."""
     min_depth: float | None = None
     """Smallest share of the layers that a rank back-propagates through; None: all."""
+    redundant: bool = False
+    """True if the shards of each rank have a copy on another rank."""
     trackers: tuple[TrackerName, ...] = ()
     """Trackers that receive reports besides the service."""
     job: Job | None = None
@@ -90,6 +97,7 @@ class Environment:
             store=self.store,
             members=members,
             speeds=self.speeds,
+            mesh=self.mesh,
         )
 
     @classmethod
@@ -110,6 +118,7 @@ class Environment:
             control=Path(control) if control else None,
             store=_store(env) if control else None,
             joins=env.get(runtime.ENV_JOINS) == "1",
+            reach=tuple(filter(None, env.get(runtime.ENV_REACH, "").split(","))),
             checkpoint_uri=env.get(runtime.ENV_CHECKPOINT_URI) or None,
             checkpoint_every_s=_seconds(runtime.ENV_CHECKPOINT_EVERY_S, every) if every else None,
             checkpoint_keep=_integer(env, runtime.ENV_CHECKPOINT_KEEP, 3, least=1),
@@ -122,7 +131,9 @@ class Environment:
             lr_rule=_rule(env.get(runtime.ENV_LR_RULE) or "none"),
             balance=_balance(env.get(runtime.ENV_BALANCE, "")),
             speeds=_speeds(env.get(runtime.ENV_SPEEDS, "")),
+            mesh=_mesh(env.get(runtime.ENV_MESH, "")),
             min_depth=_share(runtime.ENV_MIN_DEPTH, depth) if depth else None,
+            redundant=_redundant(env.get(runtime.ENV_REDUNDANCY) or "none"),
             trackers=_trackers(env.get(runtime.ENV_TRACKERS, "")),
             job=_job(env),
         )
@@ -146,6 +157,12 @@ def _rule(text: str) -> RuleSetting:
     raise ValueError(f"{runtime.ENV_LR_RULE} is {text!r}; it must be one of {', '.join(rules)}")
 
 
+def _redundant(text: str) -> bool:
+    if text not in {"none", "neighbour"}:
+        raise ValueError(f"{runtime.ENV_REDUNDANCY} is {text!r}; it must be none or neighbour")
+    return text == "neighbour"
+
+
 def _balance(text: str) -> BalanceRule | None:
     try:
         return balance_of(text) if text else USUAL_BALANCE
@@ -161,6 +178,13 @@ def _speeds(text: str) -> tuple[float, ...]:
     if not all(0.0 < one < math.inf for one in speeds):
         raise ValueError(f"{runtime.ENV_SPEEDS} is {text!r}; it must be numbers above 0, one for each rank")
     return speeds
+
+
+def _mesh(text: str) -> MeshShape | None:
+    try:
+        return mesh_of(text) if text else None
+    except ValueError as error:
+        raise ValueError(f"{runtime.ENV_MESH} is {text!r}: {error}") from error
 
 
 def _trackers(text: str) -> tuple[TrackerName, ...]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headway.contract.runtime import STACKS_SIGNAL, Message, message_file, stacks_file, to_line
+from headway.contract.rank_lines import to_line
+from headway.contract.runtime import STACKS_SIGNAL, Message, message_file, stacks_file
 from headway.train.host.output import warn
 
 _KEPT = 1000
@@ -21,10 +23,11 @@ class Mailbox:
 
     A rank never waits for its agent, and no failure to write ends it. A line that cannot be written, as on a
     full disk, is kept and sent before the next one, after one warning. Beyond `_KEPT` lines the oldest are
-    dropped.
+    dropped. Several threads may send.
     """
 
     def __init__(self, folder: Path | None, *, rank: int, generation: int) -> None:
+        self._lock = threading.Lock()
         self._rank = rank
         self._generation = generation
         self._path = folder / message_file(rank) if folder is not None else None
@@ -41,11 +44,12 @@ class Mailbox:
         """Send a message of this kind with the fields of every message added."""
         if self._path is None:
             return
-        message = kind(rank=self._rank, generation=self._generation, at_s=time.time(), **fields)
-        if len(self._unsent) == _KEPT:
-            del self._unsent[1]  # the first line may be partly written: its rest must follow
-        self._unsent.append(to_line(message).encode())
-        self._flush()
+        with self._lock:
+            message = kind(rank=self._rank, generation=self._generation, at_s=time.time(), **fields)
+            if len(self._unsent) == _KEPT:
+                del self._unsent[1]  # the first line may be partly written: its rest must follow
+            self._unsent.append(to_line(message).encode())
+            self._flush()
 
     def _flush(self) -> None:
         if self._path is None:

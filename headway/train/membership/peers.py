@@ -7,37 +7,34 @@ training. Every failure of a peer is raised as `PeersLost`.
 from __future__ import annotations
 
 import atexit
-import os
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from headway.contract.orders import Order
 from headway.train.collectives.backend import CollectiveBackend, Rendezvous
-from headway.train.collectives.groups import CONNECT_TIMEOUT, gloo_group
+from headway.train.collectives.futures import Promise
+from headway.train.collectives.groups import CONNECT_TIMEOUT, gloo_group, subgroup
+from headway.train.collectives.guarded import LossGuard, form_guarded_group
+from headway.train.host.connections import connections, disconnect
 from headway.train.host.environment import Environment
-
-_TRY = timedelta(seconds=1)
-"""Timeout of one attempt to reach a store; torch cannot be interrupted during an attempt."""
-_LONGEST_S = 30 * 86_400.0
-"""Replacement for `inf`, because torch needs a finite number."""
-
-
-class PeersLost(Exception):  # not an error: training handles it at the next boundary
-    """Raised when a peer is gone, or its messages do not arrive."""
-
-
-class Superseded(Exception):  # likewise
-    """Raised when another event became due during a wait for members."""
+from headway.train.membership.meeting import (
+    NeverMet,
+    PeersLost,
+    Superseded,
+    disconnect_when,
+    open_store,
+    peers_may_be_lost,
+    wait_for_all,
+)
+from headway.train.membership.waits import Waits
 
 
 class Pending:
@@ -54,7 +51,7 @@ class Pending:
         Raises:
             PeersLost: a peer is gone.
         """
-        with _peers_may_be_lost():
+        with peers_may_be_lost():
             self._work.wait()
         return [numbers.tolist() for numbers in self._everyone]
 
@@ -68,29 +65,6 @@ class NoPeers:
     def wait(self) -> list[list[int]]:
         """Return this rank's own numbers."""
         return [self._numbers]
-
-
-class Promise:
-    """A tensor that a collective will fill. It is fulfilled once: by the collective, or when that is abandoned."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        self._tensor = tensor
-        self._lock = threading.Lock()
-        self._fulfilled = False
-
-    def fulfil(self, result: torch.Tensor | None = None) -> None:
-        """Fulfil the promise when the collective has ended or was abandoned."""
-        with self._lock:
-            if self._fulfilled:
-                return
-            self._fulfilled = True
-        self.future.set_result(self._tensor if result is None else result)
-
-    @property
-    def fulfilled(self) -> bool:
-        """True if the promise is fulfilled."""
-        return self._fulfilled
 
 
 _abandoned: list[Any] = []
@@ -118,7 +92,8 @@ class Peers:
         self.aborted = False
         """True if a wait for peers was aborted."""
         self._backend = backend
-        self._promises: list[Promise] = []
+        self.waits = Waits()
+        """Operations that wait for peers."""
         self._stuck = False
         self._timeout = timeout
         self._connections: frozenset[str] = frozenset()
@@ -133,6 +108,8 @@ class Peers:
 
         A script started by hand is a group of one, as sharding needs. It leaves the group at exit: torch warns otherwise.
         """
+        observed = environment.control is not None  # an agent may stop this rank, and `abort` must work
+        before = connections() if observed else frozenset()
         alone = not environment.distributed and not dist.is_initialized()
         if alone:
             store = HashStore()
@@ -140,6 +117,7 @@ class Peers:
         elif not dist.is_initialized():
             backend.form(Rendezvous(connect=timeout, timeout=timeout))
         peers = cls(backend, rank=environment.rank, world_size=environment.world_size, timeout=timeout)
+        peers._connections = connections() - before if observed else before
         if alone:
             atexit.register(peers.leave)
         return peers
@@ -153,27 +131,34 @@ class Peers:
         timeout: timedelta,
         wait_s: float,
         superseded: Callable[[], bool],
+        patience_s: float = math.inf,
     ) -> Peers:
         """Wait up to `wait_s` seconds for the members of an order in its store, and form a group with them.
 
-        `superseded` is polled while members are missing; when it returns True, no group is formed.
+        `superseded` is polled while members are missing; when it returns True, no group is formed. After `patience_s` seconds,
+        in which this process could run, the meeting has failed.
 
         Raises:
-            PeersLost: the store or a member is gone.
+            NeverMet: the store or a member is not reached.
             Superseded: `superseded` returned True.
         """
-        before = _connections()
-        with _peers_may_be_lost(), _disconnect_when(superseded, before):
-            store = _open_store(order, timeout, superseded)
-            if order.world_size > 1:
-                _wait_for_all(store, order, superseded, wait_s)
-            size, connect = order.world_size, min(timeout, CONNECT_TIMEOUT)
-            backend.form(
-                Rendezvous(connect=connect, timeout=timeout, store=store, rank=rank, world_size=size)
-            )
-            peers = cls(backend, rank=rank, world_size=size, generation=order.generation, timeout=timeout)
+        before = connections()
+        try:
+            with peers_may_be_lost(NeverMet), disconnect_when(superseded, before, patience_s):
+                store = open_store(order, timeout, superseded)
+                if order.world_size > 1:
+                    wait_for_all(store, order, superseded, wait_s)
+                size, connect = order.world_size, min(timeout, CONNECT_TIMEOUT)
+                backend.form(
+                    Rendezvous(connect=connect, timeout=timeout, store=store, rank=rank, world_size=size)
+                )
+                peers = cls(backend, rank=rank, world_size=size, generation=order.generation, timeout=timeout)
+        except (PeersLost, Superseded):
+            if dist.is_initialized():  # the next meeting forms another default group
+                dist.destroy_process_group()
+            raise
         peers._store = store
-        peers._connections = _connections() - before
+        peers._connections = connections() - before
         return peers
 
     @property
@@ -183,9 +168,7 @@ class Peers:
 
     def promise(self, tensor: torch.Tensor) -> Promise:
         """Return a promise for a collective that fills the tensor. `abort` fulfils it with the present contents."""
-        self._promises = [one for one in self._promises if not one.fulfilled]
-        self._promises.append(Promise(tensor))
-        return self._promises[-1]
+        return self.waits.promise(tensor)
 
     def begin_gather(self, numbers: Sequence[int]) -> Pending | NoPeers:
         """Start to collect every rank's numbers, equally many of each, without waiting."""
@@ -193,9 +176,10 @@ class Peers:
             return NoPeers(numbers)
         mine = torch.tensor(numbers, dtype=torch.int64)
         everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
-        with _peers_may_be_lost():
+        with peers_may_be_lost():
             # The group's own method: `dist.all_gather` takes 0.1 ms longer, at every step.
             work = self._control.allgather(everyone, mine)
+        self.waits.gathering(work)
         return Pending(mine, everyone, work)
 
     def gather(self, *numbers: int) -> list[list[int]]:
@@ -206,13 +190,13 @@ class Peers:
         """Form a group of some ranks. Every rank calls it; None on a rank outside of the group."""
         if len(ranks) == self.world_size:
             return self._control
-        with _peers_may_be_lost():
+        with peers_may_be_lost():
             group = gloo_group(ranks, self._timeout)
         return group if self.rank in ranks else None
 
     def another_group(self) -> Any:
         """Form a group of all ranks for work beside the training."""
-        with _peers_may_be_lost():
+        with self._connecting():
             return gloo_group(None, self._timeout)
 
     def bytes_from(self, source: int, data: bytes, group: Any = None) -> bytes:
@@ -220,7 +204,7 @@ class Peers:
         group = group or self._control
         if group is None:
             return data
-        with _peers_may_be_lost():
+        with self.waits.blocking(), peers_may_be_lost():
             size = torch.tensor([len(data)], dtype=torch.int64)
             dist.broadcast(size, src=source, group=group)
             buffer = torch.empty(int(size), dtype=torch.uint8)
@@ -232,7 +216,7 @@ class Peers:
 
     def tensors_from(self, source: int, tensors: Sequence[torch.Tensor], group: Any) -> None:
         """Fill `tensors` (on the CPU, contiguous) with those of rank `source`, on every rank of the group."""
-        with _peers_may_be_lost():
+        with self.waits.blocking(), peers_may_be_lost():
             works = [dist.broadcast(one, src=source, group=group, async_op=True) for one in tensors]
             for work in works:
                 work.wait()
@@ -242,25 +226,65 @@ class Peers:
     ) -> None:
         """Fill tensors on an accelerator from one rank to others, by the default group."""
         if tensors:
-            with _peers_may_be_lost():
+            with self.waits.blocking(), peers_may_be_lost():
                 self._backend.transfer(tensors, rank=self.rank, source=source, receivers=receivers)
+            if self.aborted:  # an aborted transfer on an accelerator ends like a complete one
+                raise PeersLost("the transfer was aborted")
 
-    def exchange(self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> None:
-        """Send a tensor to each rank of `sends`, and fill those of `receives` with what their ranks send to this one.
+    def exchange(
+        self, sends: Iterable[tuple[int, torch.Tensor]], receives: Iterable[tuple[int, torch.Tensor]]
+    ) -> None:
+        """Send tensors to ranks, and fill others with what ranks send to this one.
 
-        The tensors are contiguous and lie where the default group works. Ranks without a transfer need not call it.
+        Those between two ranks are in the same order on both. The tensors are contiguous and lie where the default group
+        works. Ranks without a transfer need not call it.
         """
         limit = self._timeout or dist.default_pg_timeout
-        ops = [dist.P2POp(dist.irecv, one, source) for source, one in receives.items()]
-        ops += [dist.P2POp(dist.isend, one, receiver) for receiver, one in sends.items()]
-        with _peers_may_be_lost():
+        ops = [dist.P2POp(dist.irecv, one, source) for source, one in receives if one.numel()]
+        ops += [dist.P2POp(dist.isend, one, receiver) for receiver, one in sends if one.numel()]
+        with self.waits.blocking(), peers_may_be_lost():
             for work in dist.batch_isend_irecv(ops) if ops else ():
                 work.wait(limit)  # without it, gloo takes the time limit of connections
 
+    def commit(self, device: torch.device) -> None:
+        """Return once every rank has called it and its earlier transfers are complete: an all-reduce of one element."""
+        ranks = torch.ones((), dtype=torch.int64, device=device)
+        with self.waits.blocking(), peers_may_be_lost():
+            dist.all_reduce(ranks)
+        if (
+            int(ranks) != self.world_size or self.aborted
+        ):  # an aborted one on an accelerator ends like a complete one
+            raise PeersLost("not every rank is ready for the step")
+
+    def guarded_groups(
+        self, divisions: Sequence[Sequence[Sequence[int]]], on_loss: Callable[[], None]
+    ) -> list[Any]:
+        """Form the groups of each division of all ranks, and return this rank's own groups.
+
+        Their collectives call `on_loss` when a peer is lost, instead of raising an error.
+        """
+        guard, mine = LossGuard(on_loss, self.waits.blocking), []
+        with self._connecting():
+            for ranks in itertools.chain.from_iterable(divisions):
+                whole = len(ranks) == self.world_size
+                inner: Any = dist.group.WORLD if whole else subgroup(ranks, self._timeout)
+                guarded = form_guarded_group(inner, ranks, guard)
+                mine += [] if guarded is None else [guarded]
+        return mine
+
     def mark(self, name: str) -> str | None:
         """Return a marker that was left for this generation's members in their store, if there is one."""
-        with _peers_may_be_lost():
+        with peers_may_be_lost():
             return self._store.get(name).decode() if self._store.check([name]) else None
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """Raise PeersLost for errors of a group that forms in the block, and note its connections, which `abort` closes."""
+        before = connections() if self._store is not None else frozenset()
+        with peers_may_be_lost():
+            yield
+        if self._store is not None:
+            self._connections |= connections() - before
 
     def leave(self) -> None:
         """Leave the group, when no operation with peers is in progress."""
@@ -269,115 +293,11 @@ class Peers:
         if dist.is_initialized():
             dist.destroy_process_group()
         self._control = self._store = None
+        self.waits = Waits()  # its operations hold the group
 
     def abort(self) -> None:
         """End all waits for peers in this process. Any thread may call it."""
         self.aborted = True
         self._backend.abort()
-        _disconnect(self._connections)
-        for promise in self._promises:
-            self._stuck = self._stuck or not promise.fulfilled
-            promise.fulfil()
-
-
-def leave_marker(
-    order: Order, name: str, mark: str, timeout: timedelta, superseded: Callable[[], bool]
-) -> None:
-    """Store a marker for the members of a generation to which this process does not belong.
-
-    Raises:
-        PeersLost: their store is gone.
-        Superseded: the store does not answer, and another event is due.
-    """
-    with _peers_may_be_lost():
-        _open_store(order, timeout, superseded).set(name, mark)
-
-
-def _open_store(order: Order, timeout: timedelta, superseded: Callable[[], bool]) -> Any:
-    """Open the generation's own part of an order's store, so that no address of an old generation is used."""
-    host, _, port = order.store.rpartition(":")
-    give_up_s = time.monotonic() + timeout.total_seconds()
-    while True:
-        try:
-            store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_TRY)
-        except RuntimeError:
-            if superseded():
-                raise Superseded from None
-            if time.monotonic() > give_up_s:
-                raise
-        else:
-            store.set_timeout(timeout)
-            return PrefixStore(f"headway/{order.generation}", store)
-
-
-def _wait_for_all(store: Any, order: Order, superseded: Callable[[], bool], wait_s: float) -> None:
-    """Wait for all members. `_disconnect_when` must surround the call: it ends the wait by closing connections."""
-    if store.add("here", 1) == order.world_size:
-        store.set("all here", "1")
-    try:
-        # In another thread, because this one must handle signals meanwhile, such as the request to stop.
-        with ThreadPoolExecutor(1) as aside:
-            aside.submit(store.wait, ["all here"], timedelta(seconds=min(wait_s, _LONGEST_S))).result()
-    except RuntimeError as error:
-        if superseded():
-            raise Superseded from None
-        raise PeersLost(
-            f"not all {order.world_size} members of generation {order.generation} arrived"
-        ) from error
-
-
-@contextmanager
-def _peers_may_be_lost() -> Iterator[None]:
-    """Raise PeersLost for RuntimeError, because backends and the store raise only subclasses of that."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise PeersLost(str(error).splitlines()[0]) from error
-
-
-@contextmanager
-def _disconnect_when(superseded: Callable[[], bool], before: frozenset[str]) -> Iterator[None]:
-    """Close the connections made in the block as soon as `superseded` returns True.
-
-    Connecting to a member that has died meanwhile would otherwise take as long as the group's timeout.
-    """
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.05):
-            if superseded():
-                _disconnect(_connections() - before)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-
-
-def _connections() -> frozenset[str]:
-    """Return the sockets of this process, by the names that the kernel gives them."""
-    found = set()
-    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208  # descriptors, not files
-        try:
-            target = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            found.add(target)
-    return frozenset(found)
-
-
-def _disconnect(names: frozenset[str]) -> None:
-    """Close the connections among these sockets, which ends the waits of gloo."""
-    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        try:
-            if os.readlink(f"/proc/self/fd/{descriptor}") not in names:  # noqa: PTH115
-                continue
-            with socket.socket(fileno=os.dup(int(descriptor))) as connection:
-                connection.getpeername()  # raises for a listening socket, which gloo needs until its end
-                connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            continue  # closed meanwhile, or not connected
+        disconnect(self._connections)
+        self._stuck = self.waits.fulfil() or self._stuck

@@ -11,15 +11,25 @@ from functools import partial
 from typing import TypeVar
 
 from headway.contract.orders import Order, member_id
+from headway.contract.runtime import CannotMeet
+from headway.contract.values.meshes import MeshShape
 from headway.preemption import StopRequest
 from headway.train.collectives.backend import CollectiveBackend
 from headway.train.host.environment import Environment
+from headway.train.host.reach import why_out_of_reach
+from headway.train.membership.control import Mailbox
+from headway.train.membership.meeting import NeverMet, leave_marker
 from headway.train.membership.orders import Orders
-from headway.train.membership.peers import Peers, leave_marker
+from headway.train.membership.peers import Peers
 
 Found = TypeVar("Found")
 
 _POLL_S = 0.002
+_MEET_WITHIN_S = 10.0
+"""Time limit of a meeting of ranks that train with new ones, which wait for them already.
+
+It is for processes that stall; a host that does not answer ends the meeting after a second.
+"""
 _WATCH_S = 0.1
 _FREED_AFTER_S = 0.5
 """Delay between an order that reports a lost peer and the abort of this rank's waits by its watcher.
@@ -36,28 +46,39 @@ class Team:
         backend: carries the group of each generation.
         timeout_s: time limit of waits for peers.
         stop: a request to stop, which ends every wait here.
+        mailbox: sends the failure of a meeting.
     """
 
     def __init__(
-        self, environment: Environment, backend: CollectiveBackend, timeout_s: float, stop: StopRequest
+        self,
+        environment: Environment,
+        backend: CollectiveBackend,
+        timeout_s: float,
+        stop: StopRequest,
+        mailbox: Mailbox,
     ) -> None:
         self.rank = environment.rank
         self.world_size = environment.world_size
         self.generation = environment.generation
+        self.mesh = _mesh_for(environment.world_size, environment.mesh)
         self.live = environment.live
         self.peers: Peers | None = None
+        self.leaves = False
+        """True once the ranks have agreed to stop, and wait for those that save."""
         self._id = member_id(environment.generation, environment.rank)
         self._first = environment.first_order if environment.live else None
-        self._members = dict(self._first.members) if self._first else {}
+        launched = {member_id(self.generation, rank): rank for rank in range(self.world_size)}
+        self._members = dict(self._first.members) if self._first else launched
         self._orders = Orders(environment.control, environment.losses_per_h)
         self._backend = backend
         self._timeout = timedelta(seconds=timeout_s)
         self._stop = stop
+        self._mailbox = mailbox
         if self.live:
             threading.Thread(target=self._watch, args=[Orders(environment.control)], daemon=True).start()
 
     def start(self, environment: Environment) -> None:
-        """Meet the first members. A new member does so later, by `meet`.
+        """Meet the first members. A new member does so later, by `meet`, and only makes sure that it reaches them.
 
         Raises:
             PeersLost: a member, or the store, is gone.
@@ -67,6 +88,8 @@ class Team:
             self.peers = Peers.of_launcher(environment, self._backend, self._timeout)
         elif not environment.joins:
             self.meet(self._first)
+        elif (why := why_out_of_reach(environment.reach)) is not None:
+            raise NeverMet(why)
 
     @property
     def first_order(self) -> Order:
@@ -87,9 +110,24 @@ class Team:
         """Present rank of each member. A new member learns the names of the others from a peer: see `know`."""
         return dict(self._members)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the members, by rank."""
+        return sorted(self._members, key=self._members.__getitem__)
+
     def know(self, members: Mapping[str, int]) -> None:
         """Take the names of the present members from a peer, because a new member knows only its own."""
         self._members = dict(members)
+
+    @property
+    def data_rank(self) -> int:
+        """Number of this rank's pipeline among those that divide the samples, which are single ranks without `pp` and `tp`."""
+        return self.mesh.data_rank(self.rank)
+
+    @property
+    def counts_samples(self) -> bool:
+        """True if this rank states the samples of its pipeline, whose ranks take the same ones."""
+        return self.rank in range(self.mesh.size)[self.mesh.leaders]
 
     def replaces_everyone(self, order: Order) -> bool:
         """Return True if none of the present members is a member under the order."""
@@ -99,6 +137,10 @@ class Team:
         """Return the present rank of each rank under the order; None for a new member."""
         by_rank = sorted(order.members, key=order.members.__getitem__)
         return [self._members.get(member) for member in by_rank]
+
+    def mesh_under(self, order: Order) -> MeshShape:
+        """Return the mesh of a sharded model's ranks under the order."""
+        return _mesh_for(order.world_size, order.mesh)
 
     def includes_me(self, order: Order) -> bool:
         """Return True if this process is a member under the order."""
@@ -127,10 +169,17 @@ class Team:
         """
         rank = order.members[self._id]
         wait_s = math.inf if patient else self._timeout.total_seconds()
-        self.peers = Peers.meet(
-            order, rank, self._backend, self._timeout, wait_s, partial(self._superseded, order)
-        )
+        with_newcomers = not order.lost and not order.members.keys() <= self._members.keys()
+        patience_s = _MEET_WITHIN_S if with_newcomers and not patient else math.inf
+        superseded = partial(self._superseded, order)
+        try:
+            self.peers = Peers.meet(order, rank, self._backend, self._timeout, wait_s, superseded, patience_s)
+        except NeverMet as failure:
+            if with_newcomers and not superseded():
+                self._mailbox.send(CannotMeet, meeting=order.generation, why=str(failure))
+            raise
         self.rank, self.world_size, self.generation = rank, order.world_size, order.generation
+        self.mesh = self.mesh_under(order)
         self._members = dict(order.members)
         return self.peers
 
@@ -185,3 +234,16 @@ class Team:
             time.sleep(_FREED_AFTER_S)
             if self.peers is peers and not peers.aborted:
                 peers.abort()
+
+
+def _mesh_for(world_size: int, mesh: MeshShape | None) -> MeshShape:
+    """Return the mesh of so many ranks: the given one, or one dimension in which all divide the parameters.
+
+    Raises:
+        ValueError: the mesh has another number of ranks.
+    """
+    if mesh is None:
+        return MeshShape(fsdp=world_size)
+    if mesh.size != world_size:
+        raise ValueError(f"the mesh {mesh} has {mesh.size} ranks, but {world_size} were started")
+    return mesh

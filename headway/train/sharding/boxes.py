@@ -31,6 +31,11 @@ class Box:
         starts = [mine - its for mine, its in zip(self.offsets, outer.offsets, strict=True)]
         return tuple(slice(start, start + size) for start, size in zip(starts, self.sizes, strict=True))
 
+    def is_run_of(self, outer: Box) -> bool:
+        """Return True if this part of `outer` is without gaps in the memory of a contiguous tensor of `outer`."""
+        partial = [dim for dim, size in enumerate(self.sizes) if size != outer.sizes[dim]]
+        return not partial or all(size == 1 for size in self.sizes[: partial[-1]])
+
     def divided(self, most_elements: int) -> Iterator[Box]:
         """Yield boxes of at most `most_elements` (but at least one) that together are this box.
 
@@ -59,11 +64,12 @@ class ShardLayout:
     """Division of a tensor over a mesh of ranks, which are numbered with the last mesh dimension fastest.
 
     `mesh` has the number of ranks in each mesh dimension. `dims` has the tensor's dimension that each mesh dimension
-    divides; None where all ranks hold the same.
+    divides; None where all ranks hold the same. `innermost` is the mesh dimension that divides last, whatever its number.
     """
 
     mesh: tuple[int, ...]
     dims: tuple[int | None, ...]
+    innermost: int | None = None
 
     def boxes(self, shape: Sequence[int]) -> list[Box]:
         """Return the box of each rank, of a tensor of this shape.
@@ -75,13 +81,13 @@ class ShardLayout:
 
     def _box(self, shape: Sequence[int], rank: int) -> Box:
         offsets, sizes = [0] * len(shape), list(shape)
-        below = math.prod(self.mesh)
-        for ranks, dim in zip(self.mesh, self.dims, strict=True):
-            below //= ranks
+        order = sorted(range(len(self.mesh)), key=lambda number: number == self.innermost)
+        for number in order:
+            dim, ranks = self.dims[number], self.mesh[number]
             if dim is None:
                 continue
             part = -(-sizes[dim] // ranks)
-            start = min(rank // below % ranks * part, sizes[dim])
+            start = min(rank // math.prod(self.mesh[number + 1 :]) % ranks * part, sizes[dim])
             offsets[dim] += start
             sizes[dim] = min(part, sizes[dim] - start)
         return Box(tuple(offsets), tuple(sizes))

@@ -15,6 +15,8 @@ from headway.train.sharding.plan import Planner, Transfer, into_buckets
 from headway.train.state.sharded import ShardMismatch
 
 _ALIGNED_BYTES = 16
+_DIRECT_BYTES = 2**17
+"""Size from which a transfer is a message of its own, which needs no copy into a common buffer."""
 
 
 @dataclass(slots=True)
@@ -36,13 +38,19 @@ class MovedTensor:
 def move(tensors: Sequence[MovedTensor], peers: Peers, device: torch.device) -> int:
     """Give every rank its new shard of each tensor, and return the bytes that this rank sent or received.
 
-    All ranks of the group call it with the same tensors. A shard that stays as it is keeps its storage. The storage of
-    another one is released as soon as its elements are sent, so a rank never holds much more than its old or new shards.
+    All ranks of the group call it with the same tensors. A shard that stays as it is keeps its storage, and a tensor whose
+    layout does not change costs nothing. The storage of another shard is released as soon as its elements are sent, so a
+    rank never holds much more than its old or new shards.
 
     Raises:
         PeersLost: a peer is gone; this rank may have lost a part of its state.
         ShardMismatch: the shards are not those before, so none of them may be used.
     """
+    for one in tensors:
+        _check_shape(one, peers.rank)
+    tensors = [one for one in tensors if list(one.old) != list(one.new)]
+    if not tensors:
+        return 0
     before = [_share(one, peers.rank, one.old) for one in tensors]
     planner, plans = Planner(peers.world_size), []
     for number, one in enumerate(tensors):
@@ -89,6 +97,14 @@ class _Shards:
         assert box is not None, "only members receive"
         return self._open(one.tensor, box)[one.box.slices_in(box)]
 
+    def is_direct(self, one: Transfer) -> bool:
+        """Return True if a transfer is large, and without gaps in the memory of both shards."""
+        tensor = self._tensors[one.tensor]
+        old, new = tensor.old[one.source], tensor.new[one.receiver]
+        assert old is not None, "only holders send"
+        assert new is not None, "only members receive"
+        return one.nbytes >= _DIRECT_BYTES and one.box.is_run_of(old) and one.box.is_run_of(new)
+
     def close_before(self, number: int) -> None:
         """Complete the tensors before this one, which no later bucket has."""
         for closing in range(self._closed, number):
@@ -114,29 +130,40 @@ class _Shards:
 
 
 def _exchange(bucket: Sequence[Transfer], shards: _Shards, peers: Peers, device: torch.device) -> int:
-    """Carry out the transfers of a bucket, those of a pair of ranks in one message. Return this rank's bytes."""
-    sends: dict[int, list[Transfer]] = {}
-    receives: dict[int, list[Transfer]] = {}
+    """Carry out the transfers of a bucket. Return this rank's bytes.
+
+    A large transfer is a message of its own, from the memory of one shard to that of the other, if it has no gaps in either.
+    The others of a pair of ranks share a message.
+    """
+    sends: list[tuple[int, torch.Tensor]] = []
+    receives: list[tuple[int, torch.Tensor]] = []
+    shared: tuple[dict[int, list[Transfer]], dict[int, list[Transfer]]] = {}, {}
+    nbytes = 0
     for one in bucket:
-        if one.source == peers.rank:
-            sends.setdefault(one.receiver, []).append(one)
-        elif one.receiver == peers.rank:
-            receives.setdefault(one.source, []).append(one)
-    sent = {peer: _Message(parts, device) for peer, parts in sends.items()}
-    received = {peer: _Message(parts, device) for peer, parts in receives.items()}
+        if peers.rank not in (one.source, one.receiver):
+            continue
+        nbytes += one.nbytes
+        sending = one.source == peers.rank
+        peer = one.receiver if sending else one.source
+        if not shards.is_direct(one):
+            shared[0 if sending else 1].setdefault(peer, []).append(one)
+        elif sending:
+            sends.append((peer, shards.source(one).contiguous()))
+        else:
+            receives.append((peer, shards.target(one)))
+    sent, received = ({peer: _Message(ones, device) for peer, ones in part.items()} for part in shared)
     for message in sent.values():
         for one, place in message.places():
             source = shards.source(one)
             place.view(source.dtype).view(source.shape).copy_(source)
-    peers.exchange(
-        {peer: message.buffer for peer, message in sent.items()},
-        {peer: message.buffer for peer, message in received.items()},
-    )
+    sends += [(peer, message.buffer) for peer, message in sent.items()]
+    receives += [(peer, message.buffer) for peer, message in received.items()]
+    peers.exchange(sends, receives)
     for message in received.values():
         for one, place in message.places():
             target = shards.target(one)
             target.copy_(place.view(target.dtype).view(target.shape))
-    return sum(message.nbytes for message in (*sent.values(), *received.values()))
+    return nbytes
 
 
 class _Message:
@@ -148,7 +175,6 @@ class _Message:
         for one in transfers:
             self._starts.append(self._starts[-1] + -(-one.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES)
         self.buffer = torch.empty(self._starts[-1], dtype=torch.uint8, device=device)
-        self.nbytes = sum(one.nbytes for one in transfers)
 
     def places(self) -> Iterator[tuple[Transfer, torch.Tensor]]:
         """Yield each transfer with the bytes of its elements."""
@@ -168,16 +194,21 @@ def _release(values: torch.Tensor) -> None:
         storage.resize_(0)
 
 
+def _check_shape(one: MovedTensor, rank: int) -> None:
+    box = one.old[rank]
+    if box is not None and (one.values is None or tuple(one.values.shape) != box.sizes):
+        raise ShardMismatch(
+            f"SHARD_MISMATCH: rank {rank} does not hold the expected part of {one.name}: {box.sizes}.",
+            "Restart the job from its checkpoint, and report the model's placements.",
+        )
+
+
 def _share(one: MovedTensor, rank: int, layout: Sequence[Box | None]) -> int:
     """Return the checksum of this rank's shard; 0 if a lower rank has the same one, or there is none."""
     box = layout[rank]
     if box is None or box in layout[:rank]:
         return 0
-    if one.values is None or tuple(one.values.shape) != box.sizes:
-        raise ShardMismatch(
-            f"SHARD_MISMATCH: rank {rank} does not hold the expected part of {one.name}: {box.sizes}.",
-            "Restart the job from its checkpoint, and report the model's placements.",
-        )
+    assert one.values is not None, "a member holds its shard"
     return checksum(one.values, box, one.divided)
 
 

@@ -34,9 +34,30 @@ class Template:
                 "create what cannot be copied in forward()"
             ) from error
 
+    @property
+    def ndims(self) -> dict[str, int]:
+        """Number of dimensions of each parameter, by name."""
+        return {name: one.ndim for name, one in named_parameters(self._model).items()}
+
+    @property
+    def trained(self) -> list[str]:
+        """Names of the parameters that need a gradient."""
+        return [name for name, one in named_parameters(self._model).items() if one.requires_grad]
+
     def shard(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        """Return this model, sharded over the mesh by the script's function."""
-        return self._parallelize(model, mesh) or model
+        """Return this model, sharded over the mesh by the script's function; of a pipeline, this rank's stage.
+
+        Raises:
+            ValueError: the stage has parameters that the plain model does not have under their names.
+        """
+        made = self._parallelize(model, mesh) or model
+        foreign = sorted(named_parameters(made).keys() - named_parameters(self._model).keys())
+        if foreign:
+            raise ValueError(
+                f"`parallelize` returned a model with the parameter {foreign[0]}, which the plain model does not have under "
+                "this name; remove the layers of other stages from the plain model, and keep modules that share a parameter together"
+            )
+        return made
 
     def build(self, mesh: DeviceMesh) -> nn.Module:
         """Return a new model without values, sharded over the mesh."""

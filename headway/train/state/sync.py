@@ -18,9 +18,10 @@ from headway.train.checkpoint.saving import Saver
 from headway.train.data.batching import Batching
 from headway.train.host.output import exit_actions, flush, warn
 from headway.train.membership.control import Mailbox
-from headway.train.membership.peers import Peers, PeersLost, Superseded
+from headway.train.membership.meeting import PeersLost, Superseded
+from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
-from headway.train.state.sharded import ShardedState, ShardMismatch
+from headway.train.state.sharded import ShardedState, ShardMismatch, ShardsLost
 from headway.train.state.transfer import signature, transfer_state
 
 STATE_SAVED = "handed over"
@@ -28,6 +29,8 @@ STATE_SAVED = "handed over"
 
 Its value is the time at which training paused.
 """
+_COUNTED = ("excess", "extra_steps", "steps_before", "stream")
+"""Parts of the progress in which ranks at one position may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class StateSync:
                 "kept equal; make the same model on every rank"
             )
         place = self._load_together(peers, Place())
+        self._protect(peers)
         self.has_state = True
         return place
 
@@ -128,19 +132,18 @@ class StateSync:
             batching.restore_noise(place.noise)
         else:
             self._check_signatures(mine, offers, source)
-            place = self._transfer(peers, offers, source, place)
+            place = self._transfer(peers, order, offers, source, place)
             self._form_group(peers)
-        mine_now = pickle.dumps(
-            (batching.state(), place.excess, place.extra_steps, place.steps_before, self._team.members)
-        )
+        # Ranks at one position may have computed its progress, noise and streams from different messages.
+        counted = {name: getattr(place, name) for name in _COUNTED}
+        mine_now = pickle.dumps((batching.state(), counted, self._team.members))
         # From a peer with the same job and the same code.
         theirs = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
-        plan, excess, extra_steps, steps_before, members = theirs
+        plan, counted, members = theirs
         batching.take_over(plan)
         self._team.know(members)
-        # Ranks at one position may have computed its progress and noise from different messages.
-        counted = {"excess": excess, "extra_steps": extra_steps, "steps_before": steps_before}
         place = replace(place, **counted, noise=batching.noise_state)
+        self._protect(peers)
         self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position
         return place
 
@@ -156,19 +159,26 @@ class StateSync:
     def take_shards(self, order: Order | None) -> None:
         """Take the state out of a sharded model before its ranks change, and move the shards of leaving ranks.
 
-        Without an order a peer was lost. Then, and if one is lost meanwhile, the process ends with a request for a restart,
-        because only a checkpoint has that peer's shards.
+        Without an order a peer was lost. Then, unless its shards have a copy, and if a peer is lost meanwhile, the process ends
+        with a request for a restart, because only a checkpoint has that peer's shards.
         """
         peers = self._team.peers
-        if self._resharder is None or not self.has_state:
+        if self._resharder is None:
             return
         if order is None:
-            leave_for_retry("a peer was lost with its part of the model")
-        if peers is None or self._team.replaces_everyone(order):
+            if self.has_state and not self._resharder.recoverable:
+                leave_for_retry("a peer was lost with its part of the model")
+            if peers is not None:
+                peers.abort()  # a checkpoint in progress waits for the lost peer, in a group that ends now
+            self._saver.finish()
+            return
+        if not self.has_state or peers is None or self._team.replaces_everyone(order):
             return
         self._saver.finish()  # its ranks write together, in a group that ends now
         try:
-            self._taken_bytes = self._resharder.collect(peers, self._team.ranks_before(order))
+            self._taken_bytes = self._resharder.collect(
+                peers, self._team.ranks_before(order), self._team.mesh_under(order)
+            )
         except (PeersLost, ShardMismatch) as error:
             leave_for_retry(f"the shards could not be moved: {error}")
 
@@ -201,14 +211,15 @@ class StateSync:
         if any(one.signature != mine.signature for one in offers):
             raise PeersLost("a new member has another model, or other data")
 
-    def _transfer(self, peers: Peers, offers: Sequence[StateOffer], source: int, place: Place) -> Place:
+    def _protect(self, peers: Peers) -> None:
         if self._resharder is not None:
-            try:
-                place, moved = self._resharder.join(peers, source, place)
-            except ShardMismatch as error:
-                leave_for_retry(str(error))
-            self.sync_bytes, self._taken_bytes = self._taken_bytes + moved, 0
-            return place
+            self.sync_bytes += self._resharder.protect(peers)
+
+    def _transfer(
+        self, peers: Peers, order: Order, offers: Sequence[StateOffer], source: int, place: Place
+    ) -> Place:
+        if self._resharder is not None:
+            return self._transfer_shards(self._resharder, peers, order, offers, source, place)
         receivers = [rank for rank, one in enumerate(offers) if not one.matches(offers[source])]
         self.sync_bytes = 0
         if receivers:
@@ -218,11 +229,39 @@ class StateSync:
             )
         return place
 
+    def _transfer_shards(
+        self,
+        resharder: ShardedState,
+        peers: Peers,
+        order: Order,
+        offers: Sequence[StateOffer],
+        source: int,
+        place: Place,
+    ) -> Place:
+        behind = [
+            rank for rank, one in enumerate(offers) if one.has_state and not one.matches(offers[source])
+        ]
+        try:
+            if order.lost:
+                self._taken_bytes = resharder.recover(
+                    peers, has_state=self.has_state, is_behind=peers.rank in behind
+                )
+            place, moved = resharder.join(peers, source, place, self._team.mesh)
+        except (ShardMismatch, ShardsLost) as error:
+            leave_for_retry(str(error))
+        if behind:
+            loose = self._replica.loose
+            moved += transfer_state(loose, None, peers=peers, source=source, receivers=behind)[1]
+        self.sync_bytes, self._taken_bytes = self._taken_bytes + moved, 0
+        return place
+
     def _load_together(self, peers: Peers, place: Place) -> Place:
         """Load the newest checkpoint, after sharding a model that the library shards."""
         self._form_group(peers)
         if self._resharder is not None:
-            self._resharder.start(peers)
+            if self._resharder.has_begun:
+                leave_for_retry("no remaining rank has the state of the sharded model")
+            self._resharder.start(peers, self._team.mesh)
         return self._load(peers, place)
 
     def _form_group(self, peers: Peers) -> None:

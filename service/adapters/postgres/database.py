@@ -32,6 +32,7 @@ from service.adapters.postgres.jobs.views import PostgresJobQueries
 from service.adapters.postgres.money.ledger import PostgresLedger
 from service.adapters.postgres.money.views import PostgresSpending
 from service.adapters.postgres.nodes.credentials import PostgresNodeCredentials
+from service.adapters.postgres.nodes.links import PostgresHostLinks
 from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.nodes.views import PostgresNodeQueries
 from service.adapters.postgres.rental.machines import PostgresMachines
@@ -100,6 +101,7 @@ class PostgresTransaction(Transaction):
         self.nodes = PostgresNodes(session)
         self.credentials = PostgresNodeCredentials(session)
         self.node_queries = PostgresNodeQueries(session)
+        self.links = PostgresHostLinks(session)
         self.rounds = PostgresRounds(session, share_half_life_s, contention)
         self.commands = PostgresCommands(session)
         self.round_queries = PostgresRoundQueries(session)

@@ -13,7 +13,7 @@ from structlog.contextvars import bind_contextvars
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.views.identity import Role
 from service.api.http.auditing import PRINCIPAL
-from service.api.http.context import Context, Credentials, digest_of
+from service.api.http.context import Context, Credentials, digest_of, may_monitor
 from service.api.http.sessions import check_same_origin, session_of
 from service.domain.identity.access import Principal
 from service.domain.shared.errors import Forbidden, NotFound, WrongToken
@@ -84,6 +84,17 @@ async def bundle_reader(
 
 
 BundleReader: TypeAlias = Annotated[Principal | None, Depends(bundle_reader)]
+
+
+async def require_monitor(request: Request, context: Context, credentials: Credentials) -> None:
+    """Let monitoring pass, and viewers of all projects.
+
+    Raises:
+        WrongToken: the token is neither that of monitoring nor a caller's.
+        Forbidden: the caller may not see all projects.
+    """
+    if not may_monitor(context, credentials):
+        (await _identify(request, credentials)).require(Role.VIEWER)
 
 
 def require_somewhere(caller: Principal, role: Role) -> None:

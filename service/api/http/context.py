@@ -22,7 +22,6 @@ from service.domain.life.life import Launch
 from service.domain.nodes.silence import SilenceRule
 from service.domain.policies.registry import Policies
 from service.domain.rental.rental_targets import RentalRules
-from service.domain.shared.errors import WrongToken
 from service.http_settings import HttpSettings
 from service.usecases.nodes.credentials import authenticate
 from service.usecases.nodes.join import digest_token
@@ -138,12 +137,10 @@ def may_join(context: ApiContext, credentials: HTTPAuthorizationCredentials | No
     return bool(context.join_token) and _matches(credentials, context.join_token)
 
 
-async def require_monitor(context: Context, credentials: Credentials) -> None:
-    """Let a monitoring client pass. Without HEADWAY_METRICS_TOKEN every client passes. Raises WrongToken."""
-    if context.http.metrics_token and not _matches(credentials, context.http.metrics_token):
-        raise WrongToken(
-            "the token for the metrics is wrong: send the value of the service's HEADWAY_METRICS_TOKEN."
-        )
+def may_monitor(context: ApiContext, credentials: HTTPAuthorizationCredentials | None) -> bool:
+    """Return True if metrics are public, or these credentials are the token of monitoring, if the service has one."""
+    token = context.http.metrics_token
+    return context.http.metrics_public or (bool(token) and _matches(credentials, token))
 
 
 async def require_node(context: Context, credentials: Credentials, node_id: GivenText) -> str:

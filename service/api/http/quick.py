@@ -65,7 +65,8 @@ class QuickReports:
     async def _take(self, node_id: str, token_sha256: str, report: ReportRequest) -> ReportReply:
         quick = routine_report_of(report, node_id, token_sha256)
         if quick is not None and await self._heartbeats.take(quick):
-            return ReportReply(lease_s=self._lease_s, report_every_s=self._heartbeats.slower_s)
+            reach = self._heartbeats.links.of(node_id)
+            return ReportReply(lease_s=self._lease_s, reach=reach, report_every_s=self._heartbeats.slower_s)
         return await self._take_in(node_id, token_sha256, report)
 
 

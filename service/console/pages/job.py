@@ -8,7 +8,7 @@ from datetime import datetime
 
 from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import ForecastView
-from headway.contract.views.jobs import EventView, JobState, JobView
+from headway.contract.views.jobs import EventView, JobProgress, JobState, JobView
 from service.console.html.badges import has_ended, tone_of_job
 from service.console.html.fragments import Content, Fact, Fragment, Listing
 from service.console.html.text import (
@@ -210,7 +210,9 @@ def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
             f"fixed at {job.pinned_size} by request" if job.pinned_size else _kind(job),
         ),
         *_target(job),
-        Fact("Speed", f"{short(done.samples_per_s)}/s" if done.samples_per_s else NONE, _batch(job)),
+        Fact(
+            "Speed", f"{short(done.samples_per_s)}/s" if done.samples_per_s is not None else NONE, _batch(job)
+        ),
     )
 
 
@@ -287,9 +289,19 @@ def _limits(explanation: ExplanationView) -> tuple[str, ...]:
     return tuple(rows + more)
 
 
+def _audit(done: JobProgress) -> Fact:
+    """Return the result of the audits: of epochs, or of data without epochs at the end of training."""
+    exact = f"{done.epochs_exact} of {done.epochs_audited}" if done.epochs_audited else NONE
+    if done.draws:
+        return Fact("Random draws used exactly once", exact, "audited at the end")
+    if done.shards is None:
+        return Fact("Epochs with every sample exactly once", exact, "of the audited epochs")
+    tails = f"; {number(done.repeated_samples)} repeated after losses" if done.repeated_shards else ""
+    return Fact("Stream with every sample exactly once", exact, f"audited at the end{tails}")
+
+
 def _ledger(job: JobView) -> tuple[Fact, ...]:
     done = job.progress
-    exact = f"{done.epochs_exact} of {done.epochs_audited}"
     saved = done.checkpoint_samples
     behind = (
         f"{short(max(0, done.samples - saved))} behind training"
@@ -300,11 +312,7 @@ def _ledger(job: JobView) -> tuple[Fact, ...]:
         Fact(
             "Samples trained", number(done.samples), f"epoch {done.epoch}" if done.epoch is not None else ""
         ),
-        Fact(
-            "Random draws used exactly once" if done.draws else "Epochs with every sample exactly once",
-            exact if done.epochs_audited else NONE,
-            "audited at the end" if done.draws else "of the audited epochs",
-        ),
+        _audit(done),
         Fact("Repeated samples", number(done.lost_samples), "after failures that restored a checkpoint"),
         Fact("Repeated steps", number(done.lost_steps), "at most one for each loss of ranks"),
         Fact("Last checkpoint", f"at {number(saved)}" if saved is not None else NONE, behind),

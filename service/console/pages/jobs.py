@@ -80,7 +80,9 @@ def _row(job: JobView, sizes: Sequence[SizeChange], now: datetime, hue: int, mes
         sizes_words=", ".join(str(one.size) for one in sizes[-8:]),
         share=done.work_share,
         progress=_progress(done),
-        speed=f"{short(done.samples_per_s)}/s" if done.samples_per_s and not has_ended(job) else NONE,
+        speed=f"{short(done.samples_per_s)}/s"
+        if done.samples_per_s is not None and not has_ended(job)
+        else NONE,
         end=end,
         end_note=note,
         cost=usd(job.cost.usd) if job.cost is not None else NONE,

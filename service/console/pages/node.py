@@ -100,7 +100,9 @@ def _slot(node: NodeView, slot: SlotView, *, may_operate: bool, colours: Mapping
         job_id=slot.job_id,
         job=slot.job_name or "free",
         health=", ".join(parts) or NONE,
-        problem=f"in quarantine, {ill.grade.replace('_', ' ')}: {ill.message}" if ill is not None else "",
+        problem=f"in quarantine, {ill.grade.replace('_', ' ')}: {ill.message}"
+        if ill is not None
+        else slot.slow,
         since=stamp(ill.since) if ill is not None else "",
         since_iso=iso(ill.since) if ill is not None else "",
         verbs=() if not may_operate else ("quarantine",) if ill is None else ("release",),

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.identity import ProjectQuota
+from service.domain.cluster.apart import NOTHING_APART, Apart
 from service.domain.cluster.contention_rules import USUAL, ContentionRules
 from service.domain.cluster.market_limits import MarketLimit
 from service.domain.cluster.pools import Pool
@@ -28,7 +29,7 @@ class Node:
     hours; None: those of its pool. `together` is the share of them that take all machines of its zone, None if unknown.
 
     `quarantined` maps slots with a bad device to a description of the fault. These slots are not among
-    `slots`: no job gets them, and a job that holds one must leave it.
+    `slots`: no job gets them, and a job that holds one must leave it. `labels` are topology labels by level.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Node:
     together: float | None = None
     containers: bool = True
     quarantined: Mapping[int, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def takes_jobs(self) -> bool:
@@ -68,8 +70,10 @@ class Measurement:
     standard deviation of a step in seconds. `sync_s` is the part in which rank 0 waited for its peers (None:
     unknown). `local_batch` is the number of samples that a rank takes at once, `accumulation` the number of
     such passes before a step. `gradient_sqr` and `gradient_var` are the last known terms of the gradient
-    noise, as ranks report them. `reference_batch` is the global batch in the job file, of measurements of a class.
-    `min_depth` is that of a job with partial back-propagation.
+    noise, as ranks report them. `log_noise_sum` has the logarithm of the noise scale in samples, added up over
+    `noise_steps`; for a class, over those of succeeded jobs. `reference_batch` is the global batch in the job file, of measurements of a class.
+    `min_depth` is that of a job with partial back-propagation. `crossed` is the largest topology level at which the nodes
+    differ, empty for none.
     """
 
     device_kind: str
@@ -86,8 +90,11 @@ class Measurement:
     sync_s: float | None = None
     gradient_sqr: float | None = None
     gradient_var: float | None = None
+    noise_steps: int = 0
+    log_noise_sum: float = 0.0
     reference_batch: int | None = None
     min_depth: float | None = None
+    crossed: str = ""
 
     @property
     def believable(self) -> bool:
@@ -327,7 +334,10 @@ class Snapshot:
     """Jobs that succeeded since the previous round, of those whose length was unknown then; only for a policy with
     state.
     """
+    stragglers: Mapping[SlotKey, str] = field(default_factory=dict)
+    """Descriptions of the slots whose ranks were lately slower than the others of their jobs."""
     orders: Orders = Orders()
+    apart: Apart = NOTHING_APART
     contention: ContentionRules = USUAL
     policy: PolicySetting = PolicySetting()
     keeps_batch: bool = False

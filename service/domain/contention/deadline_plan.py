@@ -4,6 +4,9 @@ The plan places jobs on a timeline of the free capacity. Each one gets the small
 deadline, as early as that fits. Jobs are placed in the order of their deadlines. A job that does not fit replaces
 the planned job with the most slot-seconds, if that is larger: the rule of Moore and Hodgson (1968), with which the
 fewest jobs miss on a single slot. Shapes use `J` jobs, `C` configurations and `R` rows.
+
+A job that is displaced, or planned for later, keeps its smallest size for the rest of its minimum run time. A promise
+counts the runs that had begun at its submit and the promises before it; nothing that comes later precedes it.
 """
 
 from __future__ import annotations
@@ -90,7 +93,8 @@ class DeadlinePlan:
 class _Block:
     """Capacity (R,) taken by a job from `begin_s` to `end_s`.
 
-    `row` is -1 for jobs outside the plan, which only jobs of a higher `priority` may displace.
+    `row` is -1 for jobs outside the plan. Only jobs of a higher `priority` may displace it, and promises made before its
+    run began, `run_s` ago.
     """
 
     begin_s: float
@@ -98,18 +102,30 @@ class _Block:
     take: FloatArray
     row: int
     priority: float
+    run_s: float = np.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """Capacity and the jobs on it: `rows` with their capacities, what each job holds now (`current`, (J,)), the
-    smallest configuration (J,) that a running job keeps, and the `slots` (C,) of the configurations.
+    """Capacity and the jobs on it.
+
+    Attributes:
+        rows: rows with their capacities.
+        slots: (C,) slots of the configurations.
+        current: (J,) what each job holds now.
+        smallest: (J,) smallest configuration that a running job keeps.
+        run_s: (J,) seconds since the present run began.
+        stays_s: (J,) seconds for which a running job may not be vacated; 0 for others.
+        age_s: (J,) seconds since the submit.
     """
 
     rows: tuple[Row, ...]
     slots: IntArray
     current: IntArray
     smallest: IntArray
+    run_s: FloatArray
+    stays_s: FloatArray
+    age_s: FloatArray
 
 
 def plan_deadlines(deadlines: Deadlines, occupancy: Occupancy) -> DeadlinePlan:
@@ -122,38 +138,55 @@ def plan_deadlines(deadlines: Deadlines, occupancy: Occupancy) -> DeadlinePlan:
     order = sorted(
         np.setdiff1d(due, np.flatnonzero(unknown)).tolist(), key=lambda row: (deadlines.left_s[row], row)
     )
-    rows = order[:MOST_PLANNED]
+    promised, age_s = deadlines.promised, occupancy.age_s
+    first = sorted(order, key=lambda row: (not promised[row], -age_s[row] if promised[row] else 0.0))
+    counted = frozenset(first[:MOST_PLANNED])
+    rows = [row for row in order if row in counted]
     in_time: BoolArray = np.asarray((deadlines.late_s <= deadlines.left_s[:, None]).any(axis=1))
     # A job that cannot be in time at all keeps its smallest size, like one without a deadline.
     possible = [row for row in rows if in_time[row]]
     timeline = _Timeline(deadlines, occupancy, possible)
     runs = occupancy.current != NOTHING
-    first = sorted(possible, key=lambda row: (not deadlines.promised[row], not runs[row]))
-    met, swapped = timeline.placed(first), _fewest_missed(timeline, possible)
+    kept = _promises(timeline, [row for row in possible if promised[row]])
+    free = [row for row in possible if not promised[row]]
+    met = timeline.placed(sorted(free, key=lambda row: not runs[row]), kept)
+    swapped = _fewest_missed(timeline, free, kept)
     if len(swapped) > len(met):
         met = swapped
     missed = {row: timeline.miss(row, met) for row in rows if row not in met}
     return DeadlinePlan(met=met, missed=missed, unknown=frozenset(due.tolist()) - frozenset(rows))
 
 
-def _fewest_missed(timeline: _Timeline, rows: Sequence[int]) -> dict[int, PlannedRun]:
-    """Return the runs of as many jobs as possible, from `rows` in the order of their deadlines."""
-    promised = timeline.deadlines.promised
-    met = timeline.placed(row for row in rows if promised[row])
+def _promises(timeline: _Timeline, rows: Sequence[int]) -> dict[int, PlannedRun]:
+    """Return the runs of the promised jobs, given in the order of their deadlines.
+
+    If not all fit in this order, those promised first come first.
+    """
+    met = timeline.placed(rows, {})
+    if len(met) == len(rows):
+        return met
+    return timeline.placed(sorted(rows, key=lambda row: -timeline.occupancy.age_s[row]), {})
+
+
+def _fewest_missed(
+    timeline: _Timeline, rows: Sequence[int], kept: Mapping[int, PlannedRun]
+) -> dict[int, PlannedRun]:
+    """Return the runs `kept` and those of as many jobs as possible, from `rows` in the order of their deadlines."""
+    met = dict(kept)
     swaps = _SWAPS
-    for row in (row for row in rows if not promised[row]):
+    for row in rows:
         run = timeline.place(row, met)
         if run is not None:
             met[row] = run
             continue
         own = timeline.least_area(row)
-        areas = {one: timeline.area(run) for one, run in met.items() if not promised[one]}
+        areas = {one: timeline.area(run) for one, run in met.items() if one not in kept}
         largest = max(areas, key=areas.__getitem__, default=None)
         if largest is None or areas[largest] <= own or swaps <= 0:
             continue
         swaps -= 1
         chosen = {*met, row} - {largest}
-        rebuilt = timeline.placed(sorted(chosen, key=lambda one: (not promised[one], rows.index(one))))
+        rebuilt = timeline.placed((one for one in rows if one in chosen), kept)
         if len(rebuilt) == len(met):
             met = rebuilt
     return met
@@ -163,7 +196,8 @@ class _Timeline:
     """Free capacity over time beside the jobs outside the plan."""
 
     def __init__(self, deadlines: Deadlines, occupancy: Occupancy, planned: Sequence[int]) -> None:
-        self.deadlines, self._slots, self._current = deadlines, occupancy.slots, occupancy.current
+        self.deadlines, self.occupancy = deadlines, occupancy
+        self._slots, self._current = occupancy.slots, occupancy.current
         rows = (*occupancy.rows, *deadlines.rows)
         jobs, columns = deadlines.late_s.shape
         self._by_size = np.argsort(occupancy.slots, kind="stable")
@@ -171,11 +205,12 @@ class _Timeline:
         self._demand = np.array([row.demand for row in rows], dtype=np.float64).reshape(len(rows), columns)
         everybody = np.ones(jobs, dtype=np.bool_)
         self._counts = np.array([everybody if row.jobs is None else row.jobs for row in rows])
-        self._blocks = self._others(occupancy.smallest, planned)
+        self._blocks = self._others(planned)
+        self._staying = [row for row in planned if occupancy.stays_s[row] > 0]
 
-    def placed(self, rows: Iterable[int]) -> dict[int, PlannedRun]:
-        """Return the runs of the jobs that fit, each beside those before it."""
-        met: dict[int, PlannedRun] = {}
+    def placed(self, rows: Iterable[int], beside: Mapping[int, PlannedRun]) -> dict[int, PlannedRun]:
+        """Return the runs `beside`, and those of the jobs that fit, each beside those before it."""
+        met = dict(beside)
         for row in rows:
             run = self.place(row, met)
             if run is not None:
@@ -219,17 +254,34 @@ class _Timeline:
         return float((self._slots * np.where(fits, late_s, 0.0))[fits].min(initial=np.inf))
 
     def _holders(self, row: int) -> list[int]:
-        """Return the running jobs outside the plan that this job may not displace."""
-        stays = self.deadlines.priority >= self.deadlines.priority[row]
-        return np.flatnonzero(self._holding & stays).tolist()
+        """Return the running jobs that this job may not displace: those outside the plan, and those that stay."""
+        occupancy, priority = self.occupancy, self.deadlines.priority
+        stays = self._holding | (occupancy.stays_s > 0)
+        stays &= (priority >= priority[row]) & (occupancy.run_s >= self._promised_s(row))
+        return [one for one in np.flatnonzero(stays).tolist() if one != row]
+
+    def _promised_s(self, row: int) -> float:
+        """Return the seconds since a promise; 0 for a job without one, which counts every run."""
+        return float(self.occupancy.age_s[row]) if self.deadlines.promised[row] else 0.0
 
     def _beside(self, row: int, met: Mapping[int, PlannedRun]) -> list[_Block]:
         """Return the blocks that the job cannot use."""
-        mine = self.deadlines.priority[row]
-        return [block for block in self._blocks if block.priority >= mine] + [
+        mine, promised_s = self.deadlines.priority[row], self._promised_s(row)
+        blocks = [*self._blocks, *self._stays(row, met)]
+        return [block for block in blocks if block.priority >= mine and block.run_s >= promised_s] + [
             _Block(run.start_s, run.end_s, self._take(one, run.column), one, np.inf)
             for one, run in met.items()
         ]
+
+    def _stays(self, row: int, met: Mapping[int, PlannedRun]) -> Iterator[_Block]:
+        """Yield the blocks of the other jobs with deadlines that may not be vacated yet, until their planned starts."""
+        occupancy = self.occupancy
+        for one in self._staying:
+            until_s = min(float(occupancy.stays_s[one]), met[one].start_s if one in met else np.inf)
+            if one != row and until_s > 0:
+                take = self._take(one, int(occupancy.smallest[one]))
+                priority, run_s = float(self.deadlines.priority[one]), float(occupancy.run_s[one])
+                yield _Block(0.0, until_s, take, one, priority, run_s)
 
     def _take(self, row: int, column: int) -> FloatArray:
         return np.where(self._counts[:, row], self._demand[:, column], 0.0)
@@ -254,11 +306,12 @@ class _Timeline:
             if len(starts):
                 yield PlannedRun(float(moments[starts[0]]), float(ends_s[starts[0]]), column)
 
-    def _others(self, smallest: IntArray, planned: Sequence[int]) -> list[_Block]:
+    def _others(self, planned: Sequence[int]) -> list[_Block]:
         """Return the blocks of running jobs outside the plan at their smallest sizes, until their P90 finish.
 
-        Ends are rounded up, so that few moments remain.
+        Ends are rounded up, so that few moments remain, and times since starts down to those since promises.
         """
+        smallest, age_s = self.occupancy.smallest, self.occupancy.age_s
         holds = (self._current != NOTHING) & (smallest != NOTHING)
         holds[list(planned)] = False
         self._holding = holds
@@ -271,11 +324,15 @@ class _Timeline:
             (_spread(end_s[~late], _EVENTS), _spread(end_s[late], _LATE_EVENTS), [np.inf])
         )
         rounded_s = grid_s[np.searchsorted(grid_s, end_s)]
-        blocks: dict[tuple[float, float], FloatArray] = {}
-        for row, end in zip(rows.tolist(), rounded_s.tolist(), strict=True):
-            key = (end, float(self.deadlines.priority[row]))
+        promises_s = np.unique(
+            np.append(age_s[[one for one in planned if self.deadlines.promised[one]]], 0.0)
+        )
+        runs_s = promises_s[np.searchsorted(promises_s, self.occupancy.run_s[rows], side="right") - 1]
+        blocks: dict[tuple[float, float, float], FloatArray] = {}
+        for row, end, run in zip(rows.tolist(), rounded_s.tolist(), runs_s.tolist(), strict=True):
+            key = (end, float(self.deadlines.priority[row]), run)
             blocks[key] = blocks.get(key, 0.0) + self._take(row, int(smallest[row]))
-        return [_Block(0.0, end, take, -1, priority) for (end, priority), take in blocks.items()]
+        return [_Block(0.0, end, take, -1, priority, run) for (end, priority, run), take in blocks.items()]
 
 
 def _spread(ends_s: FloatArray, count: int) -> FloatArray:

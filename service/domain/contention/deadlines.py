@@ -18,10 +18,10 @@ from service.domain.contention.deadline_plan import (
     PlannedRun,
     plan_deadlines,
 )
-from service.domain.contention.guaranteed_jobs import smallest_columns
+from service.domain.contention.guaranteed_jobs import Tenure, smallest_columns
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import kind_capacity
-from service.domain.shared.arrays import BoolArray, IntArray
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 MARGIN = 1.05
 """Factor on the P90 time at a size below the present one, so that estimates that vary do not move a job up and down."""
@@ -44,15 +44,21 @@ class DeadlineRule:
     too_late: BoolArray
 
 
-def with_deadlines(given: RoundInput, deadlines: Deadlines | None) -> DeadlineRule:
-    """Return the input of a policy under the deadlines of its jobs."""
+def with_deadlines(given: RoundInput, deadlines: Deadlines | None, tenure: Tenure) -> DeadlineRule:
+    """Return the input of a policy under the deadlines of its jobs, with the minimum run times of `tenure`."""
     due = np.zeros(len(given.current), dtype=np.bool_)
     nowhere = np.zeros_like(given.allowed)
     if deadlines is None or not given.allowed.size or not np.isfinite(deadlines.left_s).any():
         return DeadlineRule(given=given, plan=DeadlinePlan(), due=due, too_late=nowhere)
     slots = given.configurations.slots
     occupancy = Occupancy(
-        rows=given.rows, slots=slots, current=given.current, smallest=smallest_columns(given)
+        rows=given.rows,
+        slots=slots,
+        current=given.current,
+        smallest=smallest_columns(given),
+        run_s=tenure.run_s,
+        stays_s=_stays_s(given, tenure),
+        age_s=given.age_s,
     )
     deadlines = _steadied(given, deadlines)
     plan = plan_deadlines(deadlines, occupancy)
@@ -70,6 +76,15 @@ def with_deadlines(given: RoundInput, deadlines: Deadlines | None) -> DeadlineRu
         due=due,
         too_late=given.allowed & ~allowed,
     )
+
+
+def _stays_s(given: RoundInput, tenure: Tenure) -> FloatArray:
+    """Return the seconds (J,) for which each running job may not be vacated for another one's deadline.
+
+    They are the rest of its minimum run time, and infinite at a size that its user has fixed.
+    """
+    rest_s = np.where(tenure.pinned, np.inf, np.maximum(tenure.min_run_s - tenure.run_s, 0.0))
+    return np.where((given.current != NOTHING) & ~tenure.forced, rest_s, 0.0)
 
 
 def _requested(given: RoundInput, due: BoolArray) -> IntArray:

@@ -76,7 +76,7 @@ def contend(
     """Return the input of a policy under the rules for competing jobs."""
     if not given.allowed.size:
         return _nothing_to_share(given, tenure)
-    rule = with_deadlines(given, deadlines)
+    rule = with_deadlines(given, deadlines, tenure)
     given, due = rule.given, rule.due
     seats = guaranteed_jobs_of(given, tenure, solve, due)
     # A guaranteed size needs no evidence, like one that a project is guaranteed.

@@ -16,7 +16,7 @@ from headway.contract.runtime import (
     KILLED_FOR_MEMORY,
 )
 from headway.contract.views.jobs import JobProgress, Reason
-from service.domain.jobs.tracebacks import lost_a_peer, traceback_in
+from service.domain.jobs.tracebacks import lost_a_peer, never_met, traceback_in
 
 _TEARDOWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGSEGV})
 """Signals that can kill an interpreter after its work is done, raised in threads of native libraries."""
@@ -111,7 +111,13 @@ outweighs them.
 
 
 def judge(exits: Sequence[RankExit]) -> EndVerdict:
-    """Return the verdict on a generation from the ends of all its ranks. Without exits it counts as stopped."""
+    """Return the verdict on a generation from the ends of all its ranks. Without exits it counts as stopped.
+
+    Ranks none of which has an error of its own, but that could not connect to each other, are no error of the script.
+    """
+    apart = [never_met(exit_.log_tail) for exit_ in exits if ending_of(exit_) is not Ending.STOPPED]
+    if apart and apart[0] is not None and all(apart):
+        return EndVerdict(Ending.INFRASTRUCTURE, Reason.UNREACHABLE, apart[0])
     for ending in _WORST_FIRST:
         found = [exit_ for exit_ in exits if ending_of(exit_) is ending]
         if found:

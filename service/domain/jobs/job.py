@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from headway.contract.spec import JobSpec, Resize
+from headway.contract.values.meshes import mesh_of
 from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.jobs.retries import Failure
 
@@ -63,6 +64,8 @@ class Switch:
     """Global batch from this change on; None leaves it as it is."""
     batch_effect: float | None = None
     """Exponent by which ranks count their progress from this change on; None leaves it as it is."""
+    mesh: str | None = None
+    """Mesh of the ranks from this change on, of a sharded job; None for others."""
     ready_s: Mapping[int, float] = field(default_factory=dict)
     """New ranks that wait for the order, mapped to the seconds that each took to get ready."""
     prepare_s: float = 0.0
@@ -96,9 +99,9 @@ class Job:
     target_batch: int | None = None
     """Global batch of the generation that starts on `target`; None: the present one."""
     live: bool = False
-    """True if the running ranks can change members in place. They also survive a loss, unless the job is `sharded`."""
+    """True if the running ranks can change members in place. They also survive a loss, unless it `needs_every_rank`."""
     sharded: bool = False
-    """True if each rank held only a part of the model when the job last trained, so that no other rank can replace it."""
+    """True if each rank held only a part of the model when the job last trained."""
     switch: Switch | None = None
     pinned_size: int | None = None
     pause_requested: bool = False
@@ -137,7 +140,7 @@ class Job:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes that the job may have now: the pinned size alone, or the sizes that its spec allows."""
-        return (self.pinned_size,) if self.pinned_size is not None else self.spec.elastic.allowed_sizes()
+        return (self.pinned_size,) if self.pinned_size is not None else self.spec.allowed_sizes()
 
     @property
     def follows_orders(self) -> bool:
@@ -152,7 +155,18 @@ class Job:
     @property
     def survives_losses(self) -> bool:
         """True if the running ranks continue in place when others are lost."""
-        return self.live and not self.sharded
+        return self.live and not self.needs_every_rank
+
+    @property
+    def needs_every_rank(self) -> bool:
+        """True if a lost rank takes the only copy of its part of the model with it."""
+        return not self.has_copies_on(self.progress.mesh)
+
+    def has_copies_on(self, mesh: str | None) -> bool:
+        """Return True if every part of the model is on two ranks of a mesh, by replicas or by `elastic.redundancy`."""
+        if not self.sharded or self.spec.elastic.redundant:
+            return True
+        return self.progress.replicates and mesh is not None and mesh_of(mesh).has_copies
 
     @property
     def adapts(self) -> bool:

@@ -6,15 +6,16 @@ generation. The processes of one start are a *cohort*; slots are granted to coho
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from headway.contract.agents import Member, RankSlot
+from headway.contract.values.meshes import MeshShape
 from service.domain.jobs.failures import Ending, RankExit, ending_of
 from service.domain.jobs.job import Allocation
 from service.domain.jobs.ranks import NodeRanks
+from service.domain.jobs.shard_order import new_ranks
 
 Born: TypeAlias = tuple[int, int]
 """Permanent identity of a process: the generation and the rank that it was started with."""
@@ -39,11 +40,17 @@ def first_members(parts: Iterable[NodeRanks], generation: int) -> Members:
     )
 
 
-def next_members(members: Members, slots: Allocation, generation: int, *, sharded: bool = False) -> Members:
+def next_members(
+    members: Members,
+    slots: Allocation,
+    generation: int,
+    *,
+    meshes: tuple[MeshShape, MeshShape] | None = None,
+) -> Members:
     """Return the members of `generation` on `slots`: survivors first in their order, then new ranks.
 
-    New ranks are numbered node by node: nodes with survivors first, then by size of their share. In a `sharded` job they are
-    numbered between the survivors such that the survivors keep most of their parts of the model.
+    New ranks are numbered node by node: nodes with survivors first, then by size of their share. In a sharded job, which
+    changes between two `meshes`, survivors have the numbers at which they keep most of their parts of the model.
     """
     stay = [one for one in members if one.slot in slots.get(one.node_id, ())]
     taken = {(one.node_id, one.slot) for one in stay}
@@ -51,7 +58,7 @@ def next_members(members: Members, slots: Allocation, generation: int, *, sharde
     nodes = sorted(slots, key=lambda node: (node not in homes, -len(slots[node]), node))
     added = [(node, slot) for node in nodes for slot in sorted(slots[node]) if (node, slot) not in taken]
     size = len(stay) + len(added)
-    kept = shard_order(len(stay), size) if sharded else list(range(len(stay)))
+    kept = new_ranks([one.rank for one in stay], *meshes) if meshes else list(range(len(stay)))
     free = [rank for rank in range(size) if rank not in set(kept)]
     newcomers = [
         Member(rank=rank, node_id=node, slot=slot, born_generation=generation, born_rank=rank)
@@ -61,30 +68,15 @@ def next_members(members: Members, slots: Allocation, generation: int, *, sharde
     return tuple(sorted([*survivors, *newcomers], key=lambda one: one.rank))
 
 
-def shard_order(kept: int, size: int) -> list[int]:
-    """Return the ranks among `size` of `kept` survivors, in their order, that together keep most of their shards.
-
-    Before, survivor i holds the part [i, i + 1) / `kept` of each tensor; afterwards rank r holds [r, r + 1) / `size`. The
-    order with the largest overlap follows by dynamic programming over survivors and ranks; of equal ones the lowest.
-    """
-    best = [[0] * (size + 1) for _ in range(kept + 1)]
-    for one, rank in itertools.product(range(1, kept + 1), range(1, size + 1)):
-        overlap = min(one * size, rank * kept) - max((one - 1) * size, (rank - 1) * kept)
-        placed = best[one - 1][rank - 1] + max(0, overlap)
-        best[one][rank] = max(placed, best[one][rank - 1]) if rank > one else placed
-    ranks: list[int] = []
-    rank = size
-    for one in range(kept, 0, -1):
-        while rank > one and best[one][rank] == best[one][rank - 1]:
-            rank -= 1
-        rank -= 1
-        ranks.append(rank)
-    return ranks[::-1]
-
-
 def without(members: Members, ended: Collection[Born]) -> Members:
     """Return the members that remain after some have ended, in their order."""
     return _renumbered(one for one in members if born(one) not in ended)
+
+
+def ranks_left(members: Members, survivors: Members) -> set[int]:
+    """Return the ranks of the members that are among the survivors, under whatever rank."""
+    stay = {born(one) for one in survivors}
+    return {one.rank for one in members if born(one) in stay}
 
 
 def _renumbered(members: Iterable[Member]) -> Members:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headway.contract.run_facts import ProgressSource
+from headway.contract.run_facts import MemoryUse, ProgressSource
 from headway.contract.runtime import (
     BatchChanged,
     Checkpointed,
@@ -87,12 +87,38 @@ def _reported(progress: JobProgress, message: Progress) -> dict[str, Any]:
         "train_step": message.train_step,
         "train_steps": message.train_steps,
         "draws": message.draws,
+        "shards": message.shards,
+        "repeated_samples": message.repeated_samples,
+        "repeated_shards": message.repeated_shards,
         "efficiency": _efficiency(progress, message),
+        "memory": _memory(progress, message),
+        "standstill": None if message.steps else progress.standstill,
     }
 
 
+def _memory(progress: JobProgress, message: Progress) -> MemoryUse | None:
+    """Return the memory that ranks needed: on one mesh, the most of all reports."""
+    if len(message.memory) != 4 or min(message.memory) < 1:
+        return progress.memory
+    peak, shard, device, fsdp = message.memory
+    before = progress.memory
+    use = MemoryUse(
+        peak_bytes=peak,
+        shard_bytes=min(shard, peak),
+        device_bytes=device,
+        fsdp=fsdp,
+        samples=max(1, message.local_batch),
+    )
+    if before is not None and (before.fsdp, before.samples) == (use.fsdp, use.samples):
+        return before if before.peak_bytes >= peak else use
+    return use
+
+
 def _after_first_step(progress: JobProgress, message: FirstStep) -> JobProgress:
-    update: dict[str, Any] = {"begun_generation": max(progress.begun_generation, message.generation)}
+    update: dict[str, Any] = {
+        "begun_generation": max(progress.begun_generation, message.generation),
+        "replicates": message.replicates,
+    }
     if message.samples < progress.samples:
         # A rank that restores a checkpoint reports it before the first step: there was none.
         update |= {"samples": message.samples, "checkpoint_samples": None}

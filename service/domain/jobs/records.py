@@ -75,3 +75,5 @@ class AllocationRecord:
     stores: Mapping[str, int] = field(default_factory=dict)
     """Ports of the stores, by node id, that nodes keep for the processes started for this generation."""
     predicted: Prediction | None = None
+    crossed: str = ""
+    """Largest topology level at which its nodes differ; empty if they differ at none."""

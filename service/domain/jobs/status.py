@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
+from headway.contract.run_facts import Standstill
 from headway.contract.spec import JobSpec, Resize
-from headway.contract.views.jobs import JobState
+from headway.contract.values.listing import some_of
+from headway.contract.values.quantities import duration
+from headway.contract.views.jobs import JobProgress, JobState
+
+_NAMED = 3
+"""Pairs of hosts that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,27 @@ def present_reason(
     slots = "1 slot" if size == 1 else f"{size} slots"
     if pinned == size:
         return f"{slots}, fixed by you"
-    if pinned is None and spec.elastic.allowed_sizes() == (size,):
+    if pinned is None and spec.allowed_sizes() == (size,):
         return f"{slots}, the only size in its job file"
     if pinned is None and spec.elastic.resize is Resize.NEVER:
         return f"{slots}: its size never changes while it runs (elastic.resize: never)"
     if last is None or last.action in {"wait", "vacate"}:
         return message
-    if last.action == "keep" and pinned is None and size == max(spec.elastic.allowed_sizes()):
+    if last.action == "keep" and pinned is None and size == max(spec.allowed_sizes()):
         return f"{slots}, the most that its job file allows"
     return last.message
+
+
+def standstill_text(standstill: Standstill, silent_s: float) -> str:
+    """Return the sentence about training that has taken no step for `silent_s`."""
+    pairs = [f"{node} gets no answer from {other}" for node, other in standstill.unanswered]
+    where = f"; {some_of(pairs, _NAMED)}" if pairs else ""
+    return f"no step for {duration(silent_s)}, usual: {standstill.usual_s:.2g} s{where}"
+
+
+def standing(progress: JobProgress, state: JobState, generation: int, now: datetime) -> str:
+    """Return the note on a job whose ranks wait for each other; empty for others."""
+    one = progress.standstill
+    if one is None or state is not JobState.RUNNING or one.generation != generation:
+        return ""
+    return standstill_text(one, max(0.0, (now - one.since).total_seconds()))

@@ -1,4 +1,4 @@
-"""Decision whether the survivors of a loss go on in place, and the backoff of changes whose new ranks fail."""
+"""Decision that the survivors of a loss go on in place, or not, and the backoff of changes whose new ranks fail."""
 
 from __future__ import annotations
 
@@ -24,15 +24,22 @@ def is_loss(exit_: RankExit) -> bool:
     return (exit_.exit_code is None or killed_by(exit_) is not None) and not exit_.completed
 
 
-def decide_survival(*, live: bool, survivors: int, counted: bool, failures: int, retry: Retry) -> Survival:
+def decide_survival(
+    *, live: bool, survivors: int, complete: bool, fits: bool, counted: bool, failures: int, retry: Retry
+) -> Survival:
     """Decide whether `survivors` go on in place after a loss. `live`: their script supports that.
 
-    With `counted`, the loss is one more infrastructure failure than the `failures` so far.
+    `complete`: together they hold every part of the model, as copies where ranks are lost. `fits`: their memory is
+    enough for it. With `counted`, the loss is one more infrastructure failure than the `failures` so far.
     """
     if not live:
         return Survival(in_place=False, why_not="its script does not support the loss of ranks in place")
     if survivors == 0:
         return Survival(in_place=False, why_not="no rank that holds its state is left")
+    if not complete:
+        return Survival(in_place=False, why_not="no remaining rank has a copy of a lost part of its model")
+    if not fits:
+        return Survival(in_place=False, why_not="the model does not fit the memory of the remaining slots")
     if counted and failures + 1 > retry.infrastructure:
         return Survival(in_place=False, why_not="it lost ranks repeatedly without progress in between")
     return Survival(in_place=True)

@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from headway.contract.runtime import CANNOT_REACH
+
 _BEGIN = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
 """Prefix that PyTorch writes before each line of a traceback while a process group exists."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _AFTERMATH = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|broken pipe|socket (closed|timeout)|DistBackendError|DistNetworkError|"
-    r"remote process exited|\bgloo\b|\bNCCL\b|store->get|TCPStore|peer .* (closed|left|is gone)",
+    r"remote process exited|\bgloo\b|\bNCCL\b|store->get|TCPStore|peer .* (closed|left|is gone)|"
+    rf"\b{CANNOT_REACH} \S+:\d+",
     re.IGNORECASE,
 )
 """Errors of ranks that lost a peer: the peer's own error is the cause."""
+_ERROR = re.compile(r"[\w.]*(?:Error|PeersLost|NeverMet): (.*)")
+_NEVER_MET = re.compile(
+    rf"\b{CANNOT_REACH} \S+:\d+: |connectFullMesh failed|client socket has (timed out|failed to connect)"
+)
+"""Errors of ranks that could not connect to a store or a peer, by the library and by torch."""
 
 
 def traceback_in(log_tail: Sequence[str]) -> list[str]:
@@ -47,3 +55,12 @@ def lost_a_peer(log_tail: Sequence[str]) -> bool:
     """Return True if a rank ended because a peer had ended: its traceback ends with a connection error."""
     found = traceback_in(log_tail)
     return bool(found) and _AFTERMATH.search(found[-1]) is not None
+
+
+def never_met(log_tail: Sequence[str]) -> str | None:
+    """Return the error of a rank that could not connect to a store or a peer; None for any other end.
+
+    The beginning of its traceback may be missing: the exceptions of a connection are chained.
+    """
+    errors = [found[1] for line in log_tail if (found := _ERROR.match(_RANK.sub("", line)))]
+    return errors[-1] if errors and _NEVER_MET.search(errors[-1]) is not None else None

@@ -1,4 +1,4 @@
-"""Changes in place: prepare newcomers, order the switch, complete it, abandon it, and survive a loss.
+"""Changes in place: prepare newcomers, order the switch, complete it, and abandon it.
 
 The running generation does not know of a switch until its order is sent, so abandoning it costs nothing. From
 then on, the job consists of the members of the ordered generation.
@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from headway.contract.runtime import Left, Ready, Switched
-from headway.contract.views.jobs import JobState, Reason
+from headway.contract.values.meshes import MeshShape, mesh_of
+from headway.contract.views.jobs import Reason
 from service.domain.cluster.pools import slots_of as slots_text
 from service.domain.jobs.job import Allocation, Job, Switch, size_of
 from service.domain.jobs.kinds import kind_of_members, with_kinds
@@ -25,10 +26,11 @@ from service.domain.jobs.membership import (
     next_members,
     nodes_of,
     slots_of,
-    without,
 )
+from service.domain.jobs.parallelism import mesh_at, mesh_text_at
 from service.domain.jobs.records import AllocationRecord, Prediction
-from service.domain.jobs.survival import counts_as_failure, decide_survival, growth_backoff_s
+from service.domain.jobs.shard_order import ranks_to_keep
+from service.domain.jobs.survival import growth_backoff_s
 from service.domain.life.commands import choose_ports, next_effect, send_order, send_runs, stop_start
 from service.domain.life.life import Life
 from service.domain.life.starts import fail_rank
@@ -43,6 +45,10 @@ SWITCHED_WITHIN_S = 3600.0
 
 They look for one between two steps, so a rank in a long evaluation is late without being stuck.
 """
+
+
+_LEAVES_DEVICES = frozenset({Reason.BAD_DEVICE, Reason.NODE_DRAINED, Reason.SPOT_RECLAIMED})
+"""Reasons of changes that leave certain slots, rather than a number of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +88,8 @@ def prepare(life: Life, change: ChangeInPlace) -> Life | None:
     running = life.running
     assert running is not None, f"{life.job.id} runs without an allocation"
     generation = life.job.newest_generation + 1
-    members = next_members(running.members, change.target, generation, sharded=life.job.sharded)
+    change, meshes = _with_shards(life, running.members, change)
+    members = next_members(running.members, change.target, generation, meshes=meshes)
     members = with_kinds(members, life.kind_of, life.job.progress.kind_speeds)
     parts = newcomer_ranks(members, generation)
     stores = choose_ports(life, [part.node_id for part in parts], generation)
@@ -112,6 +119,7 @@ def prepare(life: Life, change: ChangeInPlace) -> Life | None:
         deadline=life.now + timedelta(seconds=READY_WITHIN_S),
         global_batch=change.global_batch,
         batch_effect=change.batch_effect,
+        mesh=mesh_text_at(life.job, len(members)),
     )
     data = {
         "from": size_of(life.job.allocation),
@@ -125,7 +133,30 @@ def prepare(life: Life, change: ChangeInPlace) -> Life | None:
     life = life.advanced(JobEvent.PREPARE, reason=change.reason, message=change.message, data=data)
     if parts:
         return send_runs(life, record, parts, store.node_id)
-    return _order(life, switch, members, store)
+    return order_switch(life, switch, members, store)
+
+
+def _with_shards(
+    life: Life, members: Members, change: ChangeInPlace
+) -> tuple[ChangeInPlace, tuple[MeshShape, MeshShape] | None]:
+    """Return the change of a sharded job to the slots, of those of its nodes, on which it moves least, and its meshes.
+
+    The slots are those of the decision if some of them must be left for their own sake, or devices of a node differ.
+    """
+    job, hosts = life.job, life.loaded_footprint.hosts
+    if not job.sharded:
+        return change, None
+    size = size_of(change.target)
+    before = mesh_of(job.progress.mesh) if job.progress.mesh else MeshShape(fsdp=len(members))
+    after = mesh_at(job, size) or MeshShape(fsdp=size)
+    present = {(one.node_id, one.slot) for one in members}
+    stays = {(node, slot) for node, slots in change.target.items() for slot in slots}
+    alike = all(len(set(hosts[one.node_id].device_kinds.values())) == 1 for one in members)
+    if change.reason not in _LEAVES_DEVICES and stays < present and alike:
+        room = {node: len(slots) for node, slots in change.target.items()}
+        keep = ranks_to_keep({one.rank: one.node_id for one in members}, room, before, after)
+        change = replace(change, target=slots_of(tuple(one for one in members if one.rank in keep)))
+    return change, (before, after)
 
 
 def newcomer_ready(life: Life, message: Ready) -> Life:
@@ -141,12 +172,12 @@ def newcomer_ready(life: Life, message: Ready) -> Life:
         return life
     store = choose_store(coming, life.loaded_footprint.stores)
     assert store is not None, "a member's store goes with its last process, and all of them run"
-    return _order(life, switch, coming, store)
+    return order_switch(life, switch, coming, store)
 
 
-def _order(life: Life, switch: Switch, members: Members, store: Store) -> Life:
-    """Send the order. From then on the switch cannot be abandoned."""
-    grace_s = life.job.spec.checkpoint.grace_s if _is_whole_move(life.job, members) else 0.0
+def order_switch(life: Life, switch: Switch, members: Members, store: Store) -> Life:
+    """Order the members to switch. From then on the switch cannot be abandoned."""
+    grace_s = life.job.spec.checkpoint.grace_s if is_whole_move(life.job, members) else 0.0
     deadline = life.now + timedelta(seconds=SWITCHED_WITHIN_S + grace_s)
     prepare_s = (life.now - switch.began_at).total_seconds()
     ordered = replace(switch, ordered=True, prepare_s=prepare_s, deadline=deadline)
@@ -160,7 +191,7 @@ def _order(life: Life, switch: Switch, members: Members, store: Store) -> Life:
     return life.noted("order", message=f"{ready}; the switch is ordered", data=data)
 
 
-def _is_whole_move(job: Job, members: Members) -> bool:
+def is_whole_move(job: Job, members: Members) -> bool:
     """Return True if no process survives, so that the state goes through a checkpoint."""
     return all(one.born_generation > job.generation for one in members)
 
@@ -181,8 +212,8 @@ def complete_switch(life: Life, message: Switched) -> Life:
     if switch is None or not switch.ordered or message.generation != switch.generation:
         return life
     coming = life.generations[switch.generation]
-    how = "checkpoint" if not switch.lost and _is_whole_move(before, coming.members) else "live"
-    progress = before.progress.model_copy(update={"batch_effect": next_effect(before)})
+    how = "checkpoint" if not switch.lost and is_whole_move(before, coming.members) else "live"
+    progress = before.progress.model_copy(update={"batch_effect": next_effect(before), "mesh": switch.mesh})
     grew = bool(switch.ready_s)
     life = life.without_allocation(before.generation).with_job(
         replace(
@@ -216,10 +247,12 @@ def complete_switch(life: Life, message: Switched) -> Life:
 
 def _what_changed(before: Job, switch: Switch, after: AllocationRecord, message: Switched) -> str:
     old, new = size_of(before.allocation), size_of(after.slots)
-    how = "through a checkpoint" if _is_whole_move(before, after.members) else "in place"
+    how = "through a checkpoint" if is_whole_move(before, after.members) else "in place"
     paused = f"paused {message.pause_s:.2f} s"
     if switch.lost:
         steps = "1 step" if message.lost_steps == 1 else f"{message.lost_steps} steps"
+        if new == old:
+            return f"goes on at {slots_text(new, None)}: {paused}, {steps} repeated"
         return f"continues with {new} of {old} slots after a loss: {paused}, {steps} repeated"
     if after.reason is Reason.BETTER_BATCH:
         return f"changed the batch in place: {paused}"
@@ -242,16 +275,23 @@ def give_up(life: Life, *, reason: Reason, why: str, blame: bool) -> Life:
     assert not switch.ordered, "an ordered switch cannot be given up"
     data: dict[str, object] = {"reason": why, "generation": switch.generation}
     message = f"stays at {slots_text(size_of(job.allocation), None)}: {why}"
-    failures, after = job.growth_failures, job.grow_after
-    if blame:
-        failures += 1
-        wait_s = growth_backoff_s(failures)
-        after = life.now + timedelta(seconds=wait_s)
-        data["grow_after"] = after.isoformat()
-        message += f"; the next attempt follows in {wait_s:.0f} s at the earliest"
     life = stop_start(life, switch.generation).without_allocation(switch.generation)
-    life = life.with_job(replace(job, switch=None, growth_failures=failures, grow_after=after))
+    if blame:
+        life, when = blame_newcomers(life)
+        assert life.job.grow_after is not None
+        data["grow_after"] = life.job.grow_after.isoformat()
+        message += f"; {when}"
+    life = life.with_job(replace(life.job, switch=None))
     return life.advanced(JobEvent.ABANDON, reason=reason, message=message, data=data)
+
+
+def blame_newcomers(life: Life) -> tuple[Life, str]:
+    """Return the life in which growth waits for a backoff, and the text of that."""
+    failures = life.job.growth_failures + 1
+    wait_s = growth_backoff_s(failures)
+    after = life.now + timedelta(seconds=wait_s)
+    life = life.with_job(replace(life.job, growth_failures=failures, grow_after=after))
+    return life, f"the next attempt follows in {wait_s:.0f} s at the earliest"
 
 
 def dismiss_newcomers(life: Life) -> Life:
@@ -276,68 +316,6 @@ def halt_switch(life: Life, why: str, *, reason: Reason) -> Life:
     if switch.ordered:
         return life.with_job(replace(life.job, switch=replace(switch, stopping=True)))
     return give_up(life, reason=reason, why=why, blame=False)
-
-
-def survive_loss(life: Life, *, reason: Reason, message: str) -> Life:
-    """Order the remaining members to go on without those that have ended, or stop the job."""
-    job, base = life.job, life.crew.lasting()
-    members = without(base, set(life.loaded_footprint.exits))
-    counted = job.state is not JobState.RECOVERING and counts_as_failure(
-        job.progress.samples, job.samples_at_loss
-    )
-    survival = decide_survival(
-        live=job.survives_losses,
-        survivors=len(members),
-        counted=counted,
-        failures=job.infrastructure_failures,
-        retry=job.spec.retry,
-    )
-    store = choose_store(members, life.loaded_footprint.stores)
-    if not survival.in_place or store is None:
-        why_not = survival.why_not or "the remaining ranks have no store for the rendezvous"
-        return fail_rank(life, reason=reason, message=f"{message}; {why_not}")
-    ordered_before = job.switching is not None and job.switching.ordered
-    if job.switching is not None:
-        replaced = job.switching.generation
-        life = (life if ordered_before else stop_start(life, replaced)).without_allocation(replaced)
-    lasting = job.switching.generation if job.switching is not None and ordered_before else job.generation
-    generation = job.newest_generation + 1
-    record = AllocationRecord(
-        job_id=job.id,
-        generation=generation,
-        slots=slots_of(members),
-        device_kind=kind_of_members(members, life.generations[lasting].device_kind),
-        first_node=store.node_id,
-        master_port=store.port,
-        reason=reason,
-        message=message,
-        round_id=None,
-        granted_at=life.now,
-        members=members,
-    )
-    # Before the order, the batch belongs to slots that the job does not get.
-    ordered = job.switch if job.switch is not None and job.switch.ordered else None
-    switch = Switch(
-        generation=generation,
-        began_at=life.now,
-        deadline=life.now,
-        lost=True,
-        global_batch=ordered.global_batch if ordered is not None else None,
-        batch_effect=ordered.batch_effect if ordered is not None else None,
-        left=job.switch.left if job.switch is not None else (),
-    )
-    life = life.with_allocation(record).with_job(
-        replace(
-            job,
-            newest_generation=generation,
-            infrastructure_failures=job.infrastructure_failures + counted,
-            switch=switch,
-        )
-    )
-    text = f"{message}; {len(members)} of {len(base)} ranks go on in place"
-    data = {"from": len(base), "survivors": len(members), "generation": generation, "counted": counted}
-    life = life.advanced(JobEvent.LOSE, reason=reason, message=text, data=data)
-    return _order(life, switch, members, store)
 
 
 def end_overdue(life: Life) -> Life:

@@ -57,7 +57,7 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
         restart_count=job.attempt - 1,
         run=spec.run,
         bundle=spec.bundle,
-        env={**spec.env, **_about(spec)},
+        env={**spec.env, **_about(spec), **_mesh_of(job, record.generation), **_to_reach(life, record)},
         ranks=list(part.ranks),
         world_size=len(record.members),
         node_rank=part.node_rank,
@@ -113,7 +113,29 @@ def _about(spec: JobSpec) -> dict[str, str]:
         about[runtime.ENV_TRACKERS] = ",".join(spec.trackers)
     if spec.elastic.min_depth is not None:
         about[runtime.ENV_MIN_DEPTH] = str(spec.elastic.min_depth)
+    if spec.elastic.redundant:
+        about[runtime.ENV_REDUNDANCY] = spec.elastic.redundancy
     return about
+
+
+def _to_reach(life: Life, record: AllocationRecord) -> dict[str, str]:
+    """Return the environment variable with the stores that new ranks must reach; none for a start."""
+    hosts, ports = life.loaded_footprint.hosts, life.loaded_footprint.stores
+    old = [one for one in record.members if one.born_generation != record.generation]
+    kept = [(one.node_id, ports.get((one.node_id, one.born_generation))) for one in old]
+    stores = dict.fromkeys(f"{hosts[node].address}:{port}" for node, port in kept if port is not None)
+    return {runtime.ENV_REACH: ",".join(stores)} if stores else {}
+
+
+def _mesh_of(job: Job, generation: int) -> dict[str, str]:
+    """Return the environment variable with the mesh of a generation; none for a job that is not sharded."""
+    mesh = _next_mesh(job) if generation != job.generation else job.progress.mesh
+    return {} if mesh is None else {runtime.ENV_MESH: mesh}
+
+
+def _next_mesh(job: Job) -> str | None:
+    """Return the mesh of the next generation: the one that its switch brings, or else the present one."""
+    return job.progress.mesh if job.switch is None else job.switch.mesh
 
 
 def _span(job: Job, command_id: str) -> str | None:
@@ -138,6 +160,7 @@ def send_order(life: Life, generation: int, members: Members, store: Store, *, l
             store_port=store.port,
             members=list(members),
             lost=lost,
+            mesh=_next_mesh(job),
             batch=_batch_order(job),
             losses=job.progress.losses,
         )
@@ -163,6 +186,7 @@ def send_losses(life: Life) -> Life:
             store_port=record.master_port,
             members=list(record.members),
             lost=False,
+            mesh=job.progress.mesh,
             batch=_batch_order(job),
             losses=losses,
         )

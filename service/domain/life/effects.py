@@ -65,6 +65,17 @@ class SendCommands:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteUnreachable:
+    """Store that a rank on node `source_id` could not reach `address`:`port` of node `target_id`, as `failure` says."""
+
+    source_id: str
+    target_id: str
+    address: str
+    port: int
+    failure: str
+
+
+@dataclass(frozen=True, slots=True)
 class CountPreemption:
     """Count the stop of a job that had not ended and does not restart elsewhere at once."""
 
@@ -88,6 +99,7 @@ Effect: TypeAlias = (
     | StoreExit
     | ReleaseSlots
     | SendCommands
+    | NoteUnreachable
     | CountPreemption
     | CallRound
     | RefreshPages

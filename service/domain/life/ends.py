@@ -9,14 +9,24 @@ from headway.contract.run_facts import ProgressSource
 from headway.contract.runtime import EXIT_STOPPED
 from headway.contract.views.forecasts import KeptForecast
 from headway.contract.views.jobs import JobState, Reason
-from service.domain.jobs.failures import Ending, EndVerdict, judge, left_unasked, was_hung, without_progress
+from service.domain.jobs.failures import (
+    Ending,
+    EndVerdict,
+    RankExit,
+    judge,
+    left_unasked,
+    was_hung,
+    without_progress,
+)
 from service.domain.jobs.lifecycle import JobEvent, allows
-from service.domain.jobs.membership import exits_to_judge
+from service.domain.jobs.membership import Crew, exits_to_judge
 from service.domain.jobs.resumption import kept_text
 from service.domain.jobs.retries import Failure, decide_retry, gist, has_progressed, poison, with_failure
+from service.domain.jobs.tracebacks import never_met
 from service.domain.life.effects import CallRound, CountPreemption
 from service.domain.life.life import Life
 from service.domain.life.starts import start_generation
+from service.domain.life.unreached import note_unreached
 from service.domain.perf.milestones import verdict as verdict_on_forecasts
 
 
@@ -58,6 +68,8 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
     exits = exits_to_judge(crew, life.loaded_footprint.exits)
     job = replace(life.job, switch=None)
     verdict = _reclaimed(life, judge(exits))
+    if verdict.reason is Reason.UNREACHABLE:
+        life, verdict = _with_unreached_host(life, crew, exits, verdict)
     if job.state is JobState.RECOVERING and job.reason is Reason.HUNG:
         verdict = was_hung(verdict, job.message)
     held = tuple(job.allocation)
@@ -109,6 +121,18 @@ def _reclaimed(life: Life, verdict: EndVerdict) -> EndVerdict:
     if verdict.ending is not Ending.STOPPED or not taken:
         return verdict
     return replace(verdict, reason=Reason.SPOT_RECLAIMED, message=f"the provider takes node {taken[0]} away")
+
+
+def _with_unreached_host(
+    life: Life, crew: Crew, exits: Sequence[RankExit], verdict: EndVerdict
+) -> tuple[Life, EndVerdict]:
+    """Return the life with a note about the host that a rank could not reach, and the verdict with its name."""
+    nodes = {one.rank: one.node_id for one in crew.running}
+    rank = next(one.rank for one in exits if never_met(one.log_tail) == verdict.message)
+    life, said = (
+        note_unreached(life, nodes[rank], verdict.message) if rank in nodes else (life, verdict.message)
+    )
+    return life, replace(verdict, message=said)
 
 
 def _with_lost_output(message: str, aftermath: Aftermath) -> str:

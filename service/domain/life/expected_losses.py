@@ -6,7 +6,8 @@ changes while these stay, such as by interruptions in the zone, the present orde
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +16,7 @@ from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.jobs import JobState
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.cluster.spot_rate import FAILURES_PER_H, TOGETHER, checkpoint_losses_per_h
+from service.domain.jobs.copies import keeps_every_part
 from service.domain.jobs.first_step import has_begun
 from service.domain.jobs.job import Job
 from service.domain.jobs.membership import Members, nodes_of
@@ -42,9 +44,13 @@ def losses_of_members(life: Life, members: Members) -> LossRate | None:
     """Return the rate for the machines of these members; None if the job file fixes the interval."""
     if life.job.spec.checkpoint.every != "auto":
         return None
-    hosts = [life.loaded_footprint.hosts[node] for node in nodes_of(members)]
-    machines, together = [one.losses_per_h for one in hosts], [one.together for one in hosts]
-    return LossRate(per_h=_losses_per_h(life.job, machines, together), at=life.now)
+    job, switch = life.job, life.job.switch
+    hosts = {node: life.loaded_footprint.hosts[node] for node in nodes_of(members)}
+    ranks = Counter(one.node_id for one in members)
+    machines = [(host.losses_per_h, ranks[node]) for node, host in hosts.items()]
+    mesh = job.progress.mesh if switch is None else switch.mesh
+    per_h = _losses_per_h(job, mesh, machines, [one.together for one in hosts.values()])
+    return LossRate(per_h=per_h, at=life.now)
 
 
 def with_losses(life: Life, losses: LossRate | None) -> Life:
@@ -57,15 +63,19 @@ def has_other_losses(job: Job, snapshot: Snapshot) -> bool:
     """Return True if the ranks of a job that keeps its machines must hear of another rate."""
     if not _listens(job):
         return False
-    nodes = [snapshot.nodes[node] for node in job.allocation if node in snapshot.nodes]
+    nodes = [
+        (snapshot.nodes[node], len(slots)) for node, slots in job.allocation.items() if node in snapshot.nodes
+    ]
     if len(nodes) < len(job.allocation):
         return False  # a node is gone, and a report about it follows
+    hazards = snapshot.hazard_per_h
     machines = [
-        machine_losses_per_h(set(one.slots.values()), one.market, snapshot.hazard_per_h, one.hazard_per_h)
-        for one in nodes
+        (machine_losses_per_h(set(one.slots.values()), one.market, hazards, one.hazard_per_h), ranks)
+        for one, ranks in nodes
     ]
     sent = job.progress.losses
-    now_per_h = _losses_per_h(job, machines, [one.together for one in nodes if one.together is not None])
+    together = [one.together for one, _ in nodes if one.together is not None]
+    now_per_h = _losses_per_h(job, job.progress.mesh, machines, together)
     return sent is None or not sent.per_h / CHANGED <= now_per_h <= sent.per_h * CHANGED
 
 
@@ -80,6 +90,20 @@ def _listens(job: Job) -> bool:
     )
 
 
-def _losses_per_h(job: Job, machines: list[float], together: list[float]) -> float:
-    in_place = not job.sharded and (job.live or (job.follows_orders and not has_begun(job)))
-    return checkpoint_losses_per_h(machines, in_place=in_place, together=min(together, default=TOGETHER))
+def _losses_per_h(
+    job: Job, mesh: str | None, machines: Sequence[tuple[float, int]], together: Sequence[float]
+) -> float:
+    """Return the losses per hour after which a job on this mesh returns to its checkpoint.
+
+    `machines` has the losses per hour and the number of ranks of each machine, which count as consecutive ranks.
+    """
+    losses, size = [per_h for per_h, _ in machines], sum(ranks for _, ranks in machines)
+    in_place = job.live or (job.follows_orders and not has_begun(job))
+    fatal = [
+        per_h
+        for per_h, ranks in machines
+        if ranks < size and not keeps_every_part(job, mesh, range(ranks, size), size)
+    ]
+    if in_place and fatal:
+        return sum(fatal)
+    return checkpoint_losses_per_h(losses, in_place=in_place, together=min(together, default=TOGETHER))

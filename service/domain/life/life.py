@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from headway.contract.agents import Member
+from headway.contract.values.topology import crossed_level
 from headway.contract.views.jobs import Reason
 from service.domain.cluster.spot_rate import FAILURES_PER_H, TOGETHER
 from service.domain.jobs.failures import RankExit
@@ -53,6 +54,8 @@ class HostFacts:
     """Expected losses of the machine per hour: its failures, and interruptions by its provider."""
     together: float = TOGETHER
     """Share of the interruptions that take all machines of its zone."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Topology labels by level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +154,8 @@ class Life:
 
     def with_allocation(self, record: AllocationRecord) -> Life:
         """Return the life with the allocation of another generation, whose slots are granted already."""
+        hosts = self.loaded_footprint.hosts
+        record = replace(record, crossed=crossed_level(hosts[node].labels for node in record.slots))
         stores = {(node, record.generation): port for node, port in record.stores.items()}
         footprint = replace(self.loaded_footprint, stores={**self.loaded_footprint.stores, **stores})
         generations = {**self.generations, record.generation: record}

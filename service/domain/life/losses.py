@@ -12,9 +12,11 @@ from service.domain.jobs.job import Job
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import Born, Crew, has_finished
 from service.domain.jobs.survival import is_loss
-from service.domain.life.changes import dismiss_newcomers, give_up, survive_loss
+from service.domain.life.changes import dismiss_newcomers, give_up
 from service.domain.life.life import HostFacts, Life
 from service.domain.life.starts import fail_rank
+from service.domain.life.survivals import survive_loss
+from service.domain.life.unreached import note_unreached
 
 _MOST_CHARACTERS = 16_384
 """Maximum characters of all stacks in one event. The logs have the full stacks."""
@@ -34,9 +36,12 @@ def rank_ended(life: Life, who: Born, exit_: RankExit) -> Life:
     assert member is not None, f"{who} is none of {job.id}"
     exit_ = replace(exit_, rank=member.rank)
     verdict = judge([exit_])
+    said = verdict.message
+    if verdict.reason is Reason.UNREACHABLE:
+        life, said = note_unreached(life, member.node_id, said)
     switch = job.switching
     if switch is not None and not switch.ordered and crew.is_newcomer(who):
-        why = f"a new rank failed: {verdict.message}"
+        why = f"a new rank failed: {said}"
         return give_up(life, reason=verdict.reason, why=why, blame=True)
     if _went_as_ordered(job, crew, who):
         return life
@@ -48,7 +53,7 @@ def rank_ended(life: Life, who: Born, exit_: RankExit) -> Life:
         return survive_loss(life, reason=reason_of_loss(exit_), message=message)
     if not _is_failure(job, verdict.ending) or not allows(job.state, JobEvent.FAIL_RANK):
         return life
-    return fail_rank(life, reason=verdict.reason, message=verdict.message)
+    return fail_rank(life, reason=verdict.reason, message=said)
 
 
 def _survives(job: Job) -> bool:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from headway.contract.runtime import (
     BatchChanged,
+    CannotMeet,
     CheckpointFailed,
     Completed,
     EpochClosed,
@@ -25,6 +26,7 @@ from service.domain.jobs.progress import after_message
 from service.domain.life.changes import complete_switch, member_left, newcomer_ready
 from service.domain.life.effects import CallRound, RefreshPages
 from service.domain.life.life import Life
+from service.domain.life.survivals import meeting_failed
 from service.domain.perf.convergence import after_loss
 from service.domain.perf.goal_target import after_report
 
@@ -67,6 +69,10 @@ def message_taken(life: Life, who: Born, message: Message, *, vacated_at: dateti
     match message:
         case Ready():
             return newcomer_ready(life, message)
+        case CannotMeet():
+            member = life.crew.member(who)
+            assert member is not None, f"{who} may not report for {life.job.id}"
+            return meeting_failed(life, member.node_id, message)
         case Left():
             return member_left(life, who, message)
         case Switched() if message.rank == 0:

@@ -97,9 +97,12 @@ def resize(life: Life, slots: int | None, *, force: bool = False) -> Life:
     job, elastic = life.job, life.job.spec.elastic
     if job.state in TERMINAL_STATES or job.state is JobState.CANCELLING:
         raise IllegalTransition(f"job {job.name} is {job.state}: it cannot change its size any more.")
-    if slots is not None and slots not in elastic.allowed_sizes():
-        allowed = _sizes_text(elastic.allowed_sizes())
-        raise InvalidField("slots", f"the job file allows {allowed} slots, not {slots}; see elastic.sizes")
+    if slots is not None and slots not in job.spec.allowed_sizes():
+        allowed = _sizes_text(job.spec.allowed_sizes())
+        raise InvalidField(
+            "slots",
+            f"the job file allows {allowed} slots, not {slots} (elastic.min, max and sizes, parallel)",
+        )
     if elastic.resize is Resize.NEVER and job.generation > 0:
         raise IllegalTransition(f"job {job.name} has elastic.resize: never; submit it again at another size.")
     waits = is_before_first_step(job) and slots is not None and slots != size_of(job.allocation)

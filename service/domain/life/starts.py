@@ -14,6 +14,7 @@ from service.domain.jobs.job import Allocation, size_of
 from service.domain.jobs.kinds import kind_of_members, with_kinds
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import first_members
+from service.domain.jobs.parallelism import mesh_text_at
 from service.domain.jobs.ranks import layout
 from service.domain.jobs.records import AllocationRecord, Prediction
 from service.domain.life.commands import choose_ports, send_runs, stop_generation
@@ -72,6 +73,8 @@ def start_generation(
         samples_at_loss=None,
         retry_at=None,
     )
+    mesh = mesh_text_at(job, len(members))
+    started = replace(started, progress=started.progress.model_copy(update={"mesh": mesh}))
     data = {"round_id": round_id, **_placed(life, allocation)}
     if global_batch is not None:
         data["global_batch"] = global_batch

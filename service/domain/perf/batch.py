@@ -66,6 +66,8 @@ class Noise:
         return self.var / self.sqr if self.sqr > 0.0 else math.inf
 
 
+_MOST_SCALE = 1e12
+"""Noise scale in samples that stands for an infinite one in a mean: it is beyond any batch."""
 UNSCALED = Noise(sqr=1.0, var=0.0)
 """Noise of a job whose learning rate does not follow the batch: a larger batch makes no more progress in a step."""
 
@@ -121,15 +123,31 @@ def planned_batch(job: Job, snapshot: Snapshot, planned: int, slots: int) -> int
     """Return the global batch with which a job begins on `slots` slots, for which the goodput table plans `planned`.
 
     It is at most twice the largest batch that the job has tried. A job that starts counts the batches of earlier jobs
-    of its class with the same batch in their job file, too.
+    of its class with the same batch in their job file, too. A batch that the job has tried for less than `ENOUGH_STEPS`
+    steps is not replaced by a smaller one: so few steps do not show that it is worse.
     """
     reference = job.spec.batch.global_ or 1
     known = [one for one in snapshot.measurements.get(job.id, ()) if one.believable]
+    present = job.progress.global_batch or 0
+    if sum(one.steps for one in known if one.global_batch == present) < ENOUGH_STEPS:
+        planned = max(planned, present)
     if job.state is JobState.PENDING:
         alike = snapshot.class_measurements.get(class_of(job.spec), ())
         known += [one for one in alike if one.believable and one.reference_batch == reference]
     tried = max([reference, *(one.global_batch for one in known)])
     return max(min(planned, EXPLORE_FACTOR * tried), reference, slots)
+
+
+def log_noise_scale(sqr: float | None, var: float | None) -> float | None:
+    """Return the natural logarithm of a noise scale in samples, within bounds; None where the terms define none."""
+    if sqr is None or var is None or not (noise := Noise(sqr, var)).known:
+        return None
+    return bounded_log(noise.scale)
+
+
+def bounded_log(scale: float) -> float:
+    """Return the natural logarithm of a noise scale in samples, for a mean: 0 and infinity are replaced by bounds."""
+    return math.log(min(max(scale, 1 / _MOST_SCALE), _MOST_SCALE))
 
 
 def noise_of(measurement: Measurement) -> Noise | None:

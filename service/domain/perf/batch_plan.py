@@ -41,6 +41,7 @@ class Cells:
         batch_effect: Exponent of the efficiency.
         counted_effect: Exponent of the efficiency by which ranks count their progress.
         compute_share: Compute of a step relative to that of whole gradients; None: 1.
+        reach: Factor of synchronisation across nodes, for the topology level that a configuration crosses; None: 1.
     """
 
     model: ThroughputModel
@@ -55,6 +56,7 @@ class Cells:
     batch_effect: FloatArray | float = 1.0
     counted_effect: FloatArray | float = 1.0
     compute_share: FloatArray | None = None
+    reach: FloatArray | None = None
 
 
 def split(batch: NumberArray, slots: NumberArray, max_local: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -84,6 +86,7 @@ def goodput_of(cells: Cells, batch: FloatArray) -> FloatArray:
         local_batch=local,
         accumulation=passes - 1,
         compute_share=None if cells.compute_share is None else cells.compute_share[more],
+        reach=None if cells.reach is None else cells.reach[more],
     )
     worth = batch * efficiency_of(cells, batch)
     possible = (batch >= slots) & (batch <= cells.most[more]) & (passes <= MAX_PASSES)
@@ -162,6 +165,7 @@ def _tried(cells: Cells) -> _Trials:
         local_batch=(samples / passes)[:, None, :],
         accumulation=(passes - 1)[:, None, :],
         compute_share=None if cells.compute_share is None else cells.compute_share[..., None],
+        reach=None if cells.reach is None else cells.reach[..., None],
     )
     batch = samples[:, None, :] * cells.slots[..., None]
     # Only the part of `efficiency` that depends on the batch is computed, since this code is hot.

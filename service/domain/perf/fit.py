@@ -19,15 +19,14 @@ The model is therefore optimistic about sizes without measurements, so they are 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
+from service.domain.perf.observations import Observations, believable
 from service.domain.perf.throughput import (
     KNOTS,
-    LEAST,
-    MOST,
     ThroughputModel,
     compute_time,
     prior,
@@ -35,8 +34,6 @@ from service.domain.perf.throughput import (
 )
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
-_SHORTEST_S, _LONGEST_S = 1e-7, 1e6
-"""Shortest and longest step time in seconds that is believed. Measurements outside are ignored."""
 _STEPS_HALF_TRUSTED = 10.0
 """Number of steps at which a mean has half the weight of a mean over very many steps.
 
@@ -75,34 +72,6 @@ then the bend."""
 _SIZE = _BEND + KNOTS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observations:
-    """Mean step times, as flat arrays (O,).
-
-    Attributes:
-        owner: Index of the owner, from 0.
-        slots, nodes: Size on which the steps ran.
-        local_batch: Samples of a slot in one pass.
-        accumulation: Passes before the last, 0 for none.
-        step_s: Seconds of a step.
-        sync_s: Seconds of a step in synchronisation that compute did not hide; NaN where unknown.
-        count: Number of steps in the mean.
-    """
-
-    owner: IntArray
-    slots: FloatArray
-    nodes: FloatArray
-    local_batch: FloatArray
-    accumulation: FloatArray
-    step_s: FloatArray
-    sync_s: FloatArray
-    count: FloatArray
-
-    def __getitem__(self, index: Any) -> Observations:
-        """Return the observations that a numpy index selects."""
-        return Observations(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
-
-
 class _Data(NamedTuple):
     """Observations of several owners side by side (owners, observations), padded with weight 0."""
 
@@ -115,6 +84,7 @@ class _Data(NamedTuple):
     """Seconds of one pass. Where it is unknown, the upper bound, with weight 0."""
     weight: FloatArray
     compute_weight: FloatArray
+    reach: FloatArray
 
     def of(self, rows: IntArray | BoolArray) -> _Data:
         return _Data(*(one[rows] for one in self))
@@ -136,20 +106,23 @@ class _Setting(NamedTuple):
 
 
 def fit(
-    observations: Observations, owners: int, class_prior: ThroughputModel | None = None
+    observations: Observations,
+    owners: int,
+    class_prior: ThroughputModel | None = None,
+    reach: FloatArray | None = None,
 ) -> ThroughputModel:
     """Return the fitted throughput models (owners,).
 
     `class_prior` (owners,) or (1,) is the model of jobs of the same class. The fit scales its speed to the
     owner's own measurements and keeps its scaling where the owner has none. Without a class prior, the fit
     starts from the optimistic prior. Measurements that cannot be true are ignored. An owner without
-    measurements gets its prior.
+    measurements gets its prior. `reach` (O,) multiplies synchronisation across nodes; None: 1.
     """
     if class_prior is None:
         result = prior(compute_s=np.ones(owners), local_batch=np.full(owners, 32.0))
     else:
         result = class_prior[np.broadcast_to(np.arange(class_prior.shape[0]), (owners,))]
-    kept = np.flatnonzero(_believable(observations, owners))
+    kept = np.flatnonzero(believable(observations, owners))
     kept = kept[np.argsort(observations.owner[kept], kind="stable")]
     number = np.bincount(observations.owner[kept], minlength=owners)
     first = np.cumsum(number) - number
@@ -158,22 +131,15 @@ def fit(
     for size in np.unique(width[width >= 0]):
         alike = np.flatnonzero(width == size)
         for rows in np.array_split(alike, math.ceil(len(alike) / _TOGETHER)):
-            data = _padded(observations, kept, first[rows], number[rows])
+            data = _padded(observations, reach, kept, first[rows], number[rows])
             fitted = _fit(data, None if class_prior is None else result[rows])
             result = _put(result, rows, fitted)
     return result
 
 
-def _believable(one: Observations, owners: int) -> BoolArray:
-    true = (one.owner >= 0) & (one.owner < owners)
-    true &= (one.step_s >= _SHORTEST_S) & (one.step_s <= _LONGEST_S)
-    true &= (one.slots <= MOST) & (one.nodes >= 1) & (one.nodes <= one.slots)
-    true &= (one.local_batch >= LEAST) & (one.local_batch <= MOST)
-    result: BoolArray = true & (one.accumulation >= 0) & (one.accumulation <= MOST) & (one.count >= 1)
-    return result
-
-
-def _padded(one: Observations, order: IntArray, first: IntArray, number: IntArray) -> _Data:
+def _padded(
+    one: Observations, reach: FloatArray | None, order: IntArray, first: IntArray, number: IntArray
+) -> _Data:
     place = np.arange(number.max())
     real = place < number[:, None]
     at = order[np.minimum(first[:, None] + place, len(order) - 1)]
@@ -192,6 +158,7 @@ def _padded(one: Observations, order: IntArray, first: IntArray, number: IntArra
         compute=compute,
         weight=weight,
         compute_weight=np.where(known, weight, 0.0),
+        reach=np.ones_like(step) if reach is None else reach[at],
     )
 
 
@@ -210,8 +177,10 @@ def _fit(data: _Data, class_prior: ThroughputModel | None) -> ThroughputModel:
     line = before.alpha_c[:, None] + before.beta_c[:, None] * at_knots
     bend = np.log(compute_time(before, at_knots) / line)
     pull = np.clip(_PULL / before.spread, _WEAKEST, _STRONGEST)[:, None]
+    features = np.stack(sync_features(data.slots, data.nodes), axis=-1).astype(float)
+    features[..., 2:] *= data.reach[..., None]
     setting = _Setting(
-        features=np.stack(sync_features(data.slots, data.nodes), axis=-1).astype(float),
+        features=features,
         knots=_knots(data.batch, low, high),
         centre=_parameters(before, bend),
         pull=np.concatenate([np.repeat(pull, _BEND, axis=1), np.full(bend.shape, _BEND_PULL)], axis=1),

@@ -17,15 +17,16 @@ import numpy as np
 from headway.contract.run_facts import ProgressSource
 from headway.contract.spec_parts import Balance
 from headway.contract.values.devices import slots_by_kind
+from headway.contract.values.topology import level_number
 from service.domain.cluster.snapshot import LossHistory, Measurement
 from service.domain.jobs.job import Job, class_of
-from service.domain.perf.batch import noise_of
+from service.domain.perf.batch import bounded_log, noise_of
 from service.domain.perf.batch_evidence import measured_effects
 from service.domain.perf.depth import whole_step_s
 from service.domain.perf.efficiency import countable
-from service.domain.perf.fit import Observations, fit
+from service.domain.perf.levels import FittedSpeeds, combined, fit_with_levels
+from service.domain.perf.observations import Observations
 from service.domain.perf.tables import JobModels
-from service.domain.perf.throughput import ThroughputModel
 from service.domain.perf.transfer import across_kinds
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
@@ -67,19 +68,20 @@ def learn(
     batches = [
         _reference(job, mine or shared[index]) for job, mine, index in zip(jobs, own, of_class, strict=True)
     ]
-    of_classes = [_noise(ones) for ones in shared]
+    of_classes = [_noise_of_class(ones) for ones in shared]
     # Without a noise scale, a step of a larger batch counts as one step of the reference.
     noise = [
-        _noise(mine, of_classes[index]) if job.scales_rate else math.nan
+        _expected_noise(job, mine, of_classes[index]) if job.scales_rate else math.nan
         for job, index, mine in zip(jobs, of_class, own, strict=True)
     ]
     bounds = [job.spec.batch.max_local or math.inf for job in jobs]
     noise_scale = np.array(noise, dtype=np.float64)
     reference_batch = np.array([batch or math.nan for batch in batches], dtype=np.float64)
     effects = measured_effects(jobs, loss_histories, noise_scale, reference_batch)
+    fitted = _fitted(own, kinds, _fitted(shared, kinds).of_rows(of_class), related)
     return LearnedModels(
         models=JobModels(
-            throughput=_fitted(own, kinds, _fitted(shared, kinds)[of_class], related),
+            throughput=fitted.models,
             noise_scale=noise_scale,
             reference_batch=reference_batch,
             global_batch=_floats(job.progress.global_batch for job in jobs),
@@ -90,6 +92,7 @@ def learn(
             batch_effect=effects,
             counted_effect=_counted(jobs, effects),
             min_depth=_floats(job.spec.elastic.min_depth for job in jobs),
+            reach=fitted.reach,
         ),
         measured=np.array([bool(mine) for mine in own], dtype=np.bool_),
         related=related,
@@ -115,9 +118,9 @@ def batch_of(measurement: Measurement) -> int:
 def _fitted(
     owners: Sequence[Sequence[Measurement]],
     kinds: Sequence[str],
-    before: ThroughputModel | None = None,
+    before: FittedSpeeds | None = None,
     guided: BoolArray | None = None,
-) -> ThroughputModel:
+) -> FittedSpeeds:
     """Return the models (owners, kinds). A kind that an owner never ran on takes its model from the other kinds.
 
     Owners that are `guided` have `before` (owners, kinds) as their prior. The others start from the
@@ -125,19 +128,30 @@ def _fitted(
     """
     shape = (len(owners), len(kinds))
     number = len(owners) * len(kinds)
-    observations = _observations(owners, kinds)
+    observations, levels = _observations(owners, kinds)
     grid = np.arange(number).reshape(shape)
     if before is None or guided is None or not guided.any():
-        models = fit(observations, number)
+        models, reach = fit_with_levels(observations, levels, number)
     else:
         # Each owner is fitted once: a fit skips owners without observations.
         own_way = np.repeat(guided, len(kinds))
         by_class = own_way[observations.owner]
-        flat = before[np.divmod(np.arange(number), max(len(kinds), 1))]
-        models = fit(observations[by_class], number, flat).where(
-            own_way, fit(observations[~by_class], number)
+        flat = np.divmod(np.arange(number), max(len(kinds), 1))
+        of_class = before.reach
+        guided_models, guided_reach = fit_with_levels(
+            observations[by_class],
+            levels[by_class],
+            number,
+            before.models[flat],
+            None if of_class is None else of_class[flat],
         )
-    return across_kinds(models[grid]) if number else models[grid]
+        models, reach = fit_with_levels(observations[~by_class], levels[~by_class], number)
+        models = guided_models.where(own_way, models)
+        reach = combined(guided_reach, reach, own_way)
+    return FittedSpeeds(
+        across_kinds(models[grid]) if number else models[grid],
+        None if reach is None else reach[grid],
+    )
 
 
 def _own(job: Job, measurements: Iterable[Measurement]) -> list[Measurement]:
@@ -147,7 +161,10 @@ def _own(job: Job, measurements: Iterable[Measurement]) -> list[Measurement]:
     return believed if min_depth is None else [replace(one, min_depth=min_depth) for one in believed]
 
 
-def _observations(owners: Sequence[Sequence[Measurement]], kinds: Sequence[str]) -> Observations:
+def _observations(
+    owners: Sequence[Sequence[Measurement]], kinds: Sequence[str]
+) -> tuple[Observations, IntArray]:
+    """Return the observations (O,) of the owners on the kinds, and the number of the level that each crossed."""
     rows: list[tuple[float, ...]] = []
     for index, mine in enumerate(owners):
         for kind, one in _of_kinds(mine, kinds):
@@ -164,10 +181,11 @@ def _observations(owners: Sequence[Sequence[Measurement]], kinds: Sequence[str])
                     whole_step_s(batch / one.samples_per_s, one.sync_s, one.min_depth, one.slots),
                     math.nan if one.sync_s is None else one.sync_s,
                     one.steps,
+                    level_number(one.crossed),
                 )
             )
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), 8)
-    return Observations(
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 9)
+    observations = Observations(
         owner=table[:, 0].astype(np.int64),
         slots=table[:, 1],
         nodes=table[:, 2],
@@ -177,6 +195,7 @@ def _observations(owners: Sequence[Sequence[Measurement]], kinds: Sequence[str])
         sync_s=table[:, 6],
         count=table[:, 7],
     )
+    return observations, table[:, 8].astype(np.int64)
 
 
 def _of_kinds(measured: Sequence[Measurement], kinds: Sequence[str]) -> list[tuple[str, Measurement]]:
@@ -225,13 +244,43 @@ def _most(job: Job) -> int | None:
     return min(bounds, default=None)
 
 
-def _noise(measurements: Sequence[Measurement], otherwise: float = math.nan) -> float:
-    """Return the newest gradient noise scale in samples, or `otherwise`, that of the class, if none is known."""
+@dataclass(frozen=True, slots=True)
+class _ClassNoise:
+    """Gradient noise scales of a class in samples: the newest one, and the geometric mean over all steps. NaN: unknown."""
+
+    newest: float
+    mean: float
+
+
+def _noise_of_class(measurements: Sequence[Measurement]) -> _ClassNoise:
+    steps = sum(one.noise_steps for one in measurements)
+    mean = math.exp(sum(one.log_noise_sum for one in measurements) / steps) if steps else math.nan
+    return _ClassNoise(_newest_noise(measurements), mean)
+
+
+def _expected_noise(job: Job, own: Sequence[Measurement], of_class: _ClassNoise) -> float:
+    """Return the noise scale that is expected for the rest of a job, in samples.
+
+    The noise scale usually grows during training. Therefore the mean of earlier jobs of the class counts for the share of
+    the work that is left, in the logarithm, and the job's newest estimate for the share that is done.
+    """
+    newest = _newest_noise(own)
+    if math.isnan(of_class.mean):
+        return of_class.newest if math.isnan(newest) else newest
+    total = job.progress.work_total
+    if math.isnan(newest) or not total:
+        return of_class.mean if math.isnan(newest) else newest
+    done = min(job.progress.work_done / total, 1.0)
+    return math.exp(done * bounded_log(newest) + (1.0 - done) * bounded_log(of_class.mean))
+
+
+def _newest_noise(measurements: Sequence[Measurement]) -> float:
+    """Return the newest known gradient noise scale in samples; NaN without one."""
     for one in reversed(measurements):
         noise = noise_of(one)
         if noise is not None and noise.known:
             return noise.scale
-    return otherwise
+    return math.nan
 
 
 def _floats(values: Iterable[float | None]) -> FloatArray:

@@ -14,6 +14,7 @@ import numpy as np
 
 from service.domain.perf.batch_plan import Cells, best_batch, efficiency_of, goodput_of, split
 from service.domain.perf.depth import compute_share
+from service.domain.perf.levels import reach_at
 from service.domain.perf.mixed import best_mixed_batch, mixed_goodput, mixed_plan, mixes_of
 from service.domain.perf.throughput import (
     GUESS_SPREAD,
@@ -64,6 +65,7 @@ class JobModels:
         shares: Bounds of a slot's samples in a mixed configuration, relative to an even division (J, 2); 1 and 1 for a
             job with even local batches, NaN for a job that mixes no kinds. None if no job does.
         min_depth: Smallest share of the layers through which ranks back-propagate (J,). Unknown, or None: all layers.
+        reach: Factors of synchronisation across topology levels (J, K, LEVELS), from `levels`; None: those of the prior.
     """
 
     throughput: ThroughputModel
@@ -77,6 +79,7 @@ class JobModels:
     counted_effect: FloatArray | None = None
     shares: FloatArray | None = None
     min_depth: FloatArray | None = None
+    reach: FloatArray | None = None
 
     def of_rows(self, rows: IntArray) -> JobModels:
         """Return the knowledge of the jobs `rows`, in that order; a job may come several times."""
@@ -178,16 +181,10 @@ def table_at_batches(
 
 
 def _empty(shape: tuple[int, int]) -> GoodputTable:
-    return GoodputTable(
-        goodput=np.zeros(shape),
-        low=np.zeros(shape),
-        high=np.zeros(shape),
-        efficiency=np.zeros(shape),
-        counted=np.zeros(shape),
-        global_batch=np.zeros(shape, np.int64),
-        local_batch=np.zeros(shape, np.int64),
-        accumulation=np.zeros(shape, np.int64),
-    )
+    rates = {name: np.zeros(shape) for name in ("goodput", "low", "high", "efficiency", "counted")}
+    plans = {name: np.zeros(shape, np.int64) for name in ("global_batch", "local_batch", "accumulation")}
+    both: dict[str, Any] = rates | plans
+    return GoodputTable(**both)
 
 
 def _fill(
@@ -307,6 +304,7 @@ def _cells(
         present=np.where(np.isnan(present), slots, np.clip(present, np.minimum(least, most), most)),
         max_local=known.max_local[rows, kind, None],
         compute_share=_compute_share(known, rows[:, None], slots),
+        reach=reach_at(known.reach, configurations.crosses, rows[:, None], kind, columns),
     )
 
 
@@ -379,6 +377,7 @@ def _modelled_s(known: JobModels, configurations: Configurations, measured: Obse
         local_batch=local,
         accumulation=passes - 1,
         compute_share=_compute_share(known, rows, slots),
+        reach=reach_at(known.reach, configurations.crosses, rows, kind, columns),
     )
     for index in np.flatnonzero(configurations.mixed[columns]).tolist():
         assert known.shares is not None, "a job without shares has no goodput in a mixed configuration"

@@ -9,6 +9,7 @@ overlap:
            alpha_r + beta_r * log2(slots / 2)                 on one node
            alpha_n + beta_n * log2(slots / 2)                 on several nodes
                + beta_p * log2(slots / nodes)                 more on exactly two
+             all of it times reach                            across a topology level (`levels`)
 
 The form differs from Pollux where the measured profiles (`benchmarks/fit.py`) contradict it:
 
@@ -150,12 +151,14 @@ def step_time(
     local_batch: Numbers,
     accumulation: Numbers = 0,
     compute_share: Numbers | None = None,
+    reach: Numbers | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the seconds of a step, and the seconds of synchronisation in it that compute does not hide.
 
     The axes of the arguments are the model's axes, of full length or of length 1, followed by any others:
     with models (jobs,), `slots` may be (1, columns). `accumulation` is the number of passes before the last,
-    whose gradients are not synchronised (Pollux's s). `compute_share` multiplies compute; None: 1. The result is infinite where a step is impossible: an
+    whose gradients are not synchronised (Pollux's s). `compute_share` multiplies compute, and `reach` the
+    synchronisation across nodes; None: 1. The result is infinite where a step is impossible: an
     argument is NaN, there is less than one slot, there are no samples, or there are more nodes than slots.
 
     The arithmetic is in single precision, accurate to six digits. An argument that does not vary along an
@@ -167,6 +170,8 @@ def step_time(
     arrays = [*_clean_features(np.asarray(slots), np.asarray(nodes)), batch, passes]
     if compute_share is not None:
         arrays.append(np.asarray(compute_share, np.float32))
+    if reach is not None:
+        arrays[2:5] = (one * np.asarray(reach, np.float32) for one in arrays[2:5])
     axes = max(len(model.shape), *(one.ndim for one in arrays))
     arrays = [_leading(one, axes) for one in arrays]
     shape = np.broadcast_shapes(

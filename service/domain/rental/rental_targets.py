@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from headway.contract.values.markets import Market
+from service.domain.allocation.knapsack.problem import Solve
 from service.domain.cluster.market_limits import MarketLimit
+from service.domain.policies.framework.policy import Policy
+from service.domain.rental.fleet import LaunchBackoff, RentalPlace
 from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
 
@@ -23,6 +26,26 @@ class RentalRules:
     max_machines: int = 10
     max_usd_per_h: float | None = None
     idle_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalTerms:
+    """Terms of a decision about machines: everything besides the cluster, its machines and the offers.
+
+    Attributes:
+        rules: limits on renting.
+        policy, solve: policy and solver of the rounds that value machines.
+        cooling: places where launches are suspended.
+        low_since: start of the time for which a machine is not worth its price, by machine.
+        boot_s: seconds until a machine takes jobs, by provider and instance type.
+    """
+
+    rules: RentalRules
+    policy: Policy
+    solve: Solve
+    cooling: Mapping[RentalPlace, LaunchBackoff] = field(default_factory=dict)
+    low_since: Mapping[str, datetime] = field(default_factory=dict)
+    boot_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,8 +128,8 @@ class Application:
             phases or in none.
         restart_s: Seconds of a checkpoint, a start and a load.
         steps: Measurements that its ranks would make; None: steps of one fixed batch at the speed of `goodput`.
-        converged: Reference samples at which the loss curve that it has reported by each boundary converges, NaN without a
-            curve (E + 1,); None: it reports no loss.
+        converged: Reference samples at which the loss curve that it has reported by each boundary converges, with those done
+            before the replay (`PriorService.done`); NaN without a curve (E + 1,); None: it reports no loss.
         end_s: Seconds for which it keeps its slots after its last step: a last checkpoint, the end of its processes.
         at_reference: The same application at the batch that the user wrote; None if it has no other batch.
     """
@@ -271,8 +271,8 @@ class World:
         contention: Guarantees for jobs that compete.
         seed: Seed of all random events: measurements and failures.
         policy_state: State of the policy when the replay begins, as `allocation.inputs.policy_state` stores it.
-        ended: Jobs that ended before the replay, by the name of their application, oldest first: reference samples, and
-            seconds with slots.
+        ended: Jobs that ended before the replay, by the name of their application, oldest first: reference samples, seconds
+            with slots, and the work over that at which the loss curve converged, NaN without a curve.
     """
 
     kinds: tuple[Kind, ...]
@@ -284,7 +284,7 @@ class World:
     contention: ContentionRules = USUAL
     seed: int = 0
     policy_state: Mapping[str, Any] = field(default_factory=dict)
-    ended: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    ended: Mapping[str, tuple[tuple[float, float, float], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise BadInput for jobs that are not valid."""

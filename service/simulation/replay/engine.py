@@ -27,10 +27,10 @@ from service.simulation.replay.metrics import job_rows
 from service.simulation.replay.nodes import ReplayNodes
 from service.simulation.replay.policy_state import PolicyState
 from service.simulation.replay.renting import (
-    RentalTerms,
     Renter,
     ReplayCluster,
     ReplayMachines,
+    ReplayRenting,
     rental_jobs,
     time_of,
 )
@@ -50,7 +50,7 @@ def replay(
     solve: Solve = production_solve,
     clock: Callable[[], float] = time.perf_counter,
     on_progress: Progress | None = None,
-    renting: tuple[RentalTerms, Renter] | None = None,
+    renting: tuple[ReplayRenting, Renter] | None = None,
 ) -> Replay:
     """Replay until the last job has ended, or until `rules.give_up_s` after the last submission.
 
@@ -70,7 +70,7 @@ class _Run:
         policy: Policy,
         solve: Solve,
         clock: Callable[[], float],
-        renting: tuple[RentalTerms, Renter] | None,
+        renting: tuple[ReplayRenting, Renter] | None,
     ) -> None:
         self._world, self._solve, self._clock = world, solve, clock
         self._policy = CheckedPolicy(policy)

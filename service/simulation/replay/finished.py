@@ -23,17 +23,18 @@ class FinishedClasses:
         self.job_class = np.array([order[name] for name in names], dtype=np.int64)
         self._latest: dict[int, deque[tuple[float, float, float]]] = {}
         for name, ended in world.ended.items():
-            for work, run_s in ended:
-                self._add(order[name], work, run_s, np.nan)
+            for work, run_s, beyond in ended:
+                self._add(order[name], work, run_s, beyond)
         self.finished = self._finished()
         """The ended jobs, for the next round."""
 
     def end(self, rows: IntArray) -> None:
         """Add the jobs `rows` (n,), which have just ended."""
         jobs = self._jobs
-        for row, beyond in zip(rows.tolist(), jobs.beyond(rows).tolist(), strict=True):
-            run_s = float((jobs.before_s[row] + jobs.served_s[row]).sum())
-            self._add(int(self.job_class[row]), float(jobs.done_before[row] + jobs.total[row]), run_s, beyond)
+        run_s = (jobs.before_s[rows] + jobs.served_s[rows]).sum(axis=1)
+        columns = self.job_class[rows], jobs.work(rows), run_s, jobs.beyond(rows)
+        for one in zip(*(column.tolist() for column in columns), strict=True):
+            self._add(*one)
         if len(rows):
             self.finished = self._finished()
 

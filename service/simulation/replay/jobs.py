@@ -125,11 +125,13 @@ class ReplayJobs:
         """Return the work (n,) at which the loss curves of the jobs, so far reported, converge; NaN without one."""
         return np.asarray(self.stretch[rows] * self._tables.converged[self.application[rows], phase])
 
+    def work(self, rows: IntArray) -> FloatArray:
+        """Return the reference samples of the whole jobs (n,), with those done before the replay."""
+        return np.asarray(self.done_before[rows] + self.total[rows])
+
     def beyond(self, rows: IntArray) -> FloatArray:
         """Return the work of the whole jobs (n,) over that at which their loss curves converged; NaN without one."""
-        return np.asarray(
-            self.total[rows] / self.converged_at(rows, self._tables.phases[self.application[rows]])
-        )
+        return self.work(rows) / self.converged_at(rows, self._tables.phases[self.application[rows]])
 
     def leased(self, rows: IntArray, phase: IntArray, now_s: float, rules: ContentionRules) -> BoolArray:
         """Return whether each job (n,), in these phases (n,), has yet to run for a lease or an epoch on its column."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.cluster.snapshot import LEAST_STEPS
-from service.domain.perf.fit import Observations
+from service.domain.perf.observations import Observations
 from service.domain.perf.tables import Observed
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray

@@ -48,9 +48,12 @@ class PolicyState:
             usd_per_h=float(self._usd_per_h[held].sum()) if rented_usd_per_h is None else rented_usd_per_h,
             job_ids=[arrivals[row].id for row in rows.tolist()],
             classes=[applications[index].name for index in jobs.application[rows].tolist()],
-            samples=np.where(sized, jobs.total[rows], np.nan),
+            samples=np.where(sized, jobs.work(rows), np.nan),
             state=self.state,
-            ended=[(applications[jobs.application[row]].name, float(jobs.total[row])) for row in ended],
+            ended=[
+                (applications[jobs.application[row]].name, work)
+                for row, work in zip(ended, jobs.work(np.array(ended, dtype=np.int64)).tolist(), strict=True)
+            ],
         )
         self._before_s = now_s
         self._unsized = (self._unsized - {*ended, *rows[sized].tolist()}) | {*rows[~sized].tolist()}

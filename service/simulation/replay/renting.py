@@ -19,7 +19,13 @@ from service.domain.policies.framework.policy import Policy, RoundInput
 from service.domain.rental.decisions.autoscale import decide_rental_targets
 from service.domain.rental.machines import ENDED, Machine, MachineState
 from service.domain.rental.offers import Offer
-from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTarget, RentalTargets
+from service.domain.rental.rental_targets import (
+    Fleet,
+    RentalRules,
+    RentalTarget,
+    RentalTargets,
+    RentalTerms,
+)
 from service.domain.rental.worth.clusters import RentalJob, RentalRound
 from service.domain.shared.arrays import BoolArray, IntArray
 from service.simulation.model.clusters import rows_of
@@ -34,7 +40,7 @@ _GAP = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RentalTerms:
+class ReplayRenting:
     """Terms on which a replay rents machines.
 
     Every node of the world is one that can be rented, on demand. `boot_s` are the seconds from a decision
@@ -132,13 +138,7 @@ class Renter(Protocol):
     """Decision which machines to rent and to release in a replay."""
 
     def targets(
-        self,
-        cluster: ReplayCluster,
-        fleet: Fleet,
-        offers: Sequence[Offer],
-        policy: Policy,
-        low_since: Mapping[str, datetime],
-        terms: RentalTerms,
+        self, cluster: ReplayCluster, fleet: Fleet, offers: Sequence[Offer], terms: RentalTerms
     ) -> RentalTargets:
         """Return the machines to rent and to release now."""
         ...
@@ -148,26 +148,10 @@ class ServiceRenter:
     """The renter of the service."""
 
     def targets(
-        self,
-        cluster: ReplayCluster,
-        fleet: Fleet,
-        offers: Sequence[Offer],
-        policy: Policy,
-        low_since: Mapping[str, datetime],
-        terms: RentalTerms,
+        self, cluster: ReplayCluster, fleet: Fleet, offers: Sequence[Offer], terms: RentalTerms
     ) -> RentalTargets:
         """Return the decision of the service."""
-        return decide_rental_targets(
-            cluster,
-            fleet,
-            offers,
-            cooling={},
-            rules=terms.rules,
-            policy=policy,
-            solve=partial(production_solve, gap=_GAP),
-            low_since=low_since,
-            boot_s={(one.provider, one.instance_type): terms.boot_s for one in offers},
-        )
+        return decide_rental_targets(cluster, fleet, offers, terms)
 
 
 @dataclass(slots=True)
@@ -175,7 +159,7 @@ class ReplayMachines:
     """Rented machines of a replay. The node of a machine is given by its index among all nodes of the world."""
 
     world: World
-    terms: RentalTerms
+    renting: ReplayRenting
     renter: Renter
     machines: dict[str, Machine] = field(default_factory=dict)
     node_of: dict[str, int] = field(default_factory=dict)
@@ -213,7 +197,15 @@ class ReplayMachines:
         open_now = [one for one in self.machines.values() if one.state not in ENDED]
         running = {one.id: str(self.node_of[one.id]) for one in open_now if one.state is MachineState.RUNNING}
         fleet = Fleet(machines=open_now, nodes=running)
-        targets = self.renter.targets(cluster, fleet, self._offers(), policy, self.low_since, self.terms)
+        offers = self._offers()
+        terms = RentalTerms(
+            rules=self.renting.rules,
+            policy=policy,
+            solve=partial(production_solve, gap=_GAP),
+            low_since=self.low_since,
+            boot_s={(one.provider, one.instance_type): self.renting.boot_s for one in offers},
+        )
+        targets = self.renter.targets(cluster, fleet, offers, terms)
         self.low_since = targets.low_since
         for target in targets.rent:
             self._launch(target, now_s)
@@ -221,14 +213,14 @@ class ReplayMachines:
 
     def closed(self, end_s: float) -> tuple[Machine, ...]:
         """Return all machines. Those that are open are released once they have been idle for long enough."""
-        until = time_of(end_s + self.terms.rules.idle_s)
+        until = time_of(end_s + self.renting.rules.idle_s)
         return tuple(
             one if one.state in ENDED else replace(one, state=MachineState.GONE, billed_to=until)
             for one in self.machines.values()
         )
 
     def _ready_s(self, machine: Machine) -> float:
-        return (machine.requested_at - START).total_seconds() + self.terms.boot_s
+        return (machine.requested_at - START).total_seconds() + self.renting.boot_s
 
     def _offers(self) -> list[Offer]:
         """Return an offer for each kind of node."""
@@ -240,7 +232,7 @@ class ReplayMachines:
                 device_kind=kind.name,
                 devices=kind.node_slots[0],
                 on_demand_usd_per_h=kind.usd_per_slot_h * kind.node_slots[0],
-                min_billed_s=self.terms.min_billed_s,
+                min_billed_s=self.renting.min_billed_s,
                 seen_at=START,
             )
             for kind in self.world.kinds

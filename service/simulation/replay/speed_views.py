@@ -16,7 +16,8 @@ import numpy as np
 from service.domain.allocation.inputs.notes import MIN_GAIN
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.perf.exploration import credible, explore, optimistic_goodput
-from service.domain.perf.fit import Observations, fit
+from service.domain.perf.fit import fit
+from service.domain.perf.observations import Observations
 from service.domain.perf.tables import JobModels, goodput_table
 from service.domain.perf.throughput import ThroughputModel, prior
 from service.domain.perf.transfer import across_kinds

@@ -31,7 +31,7 @@ def token_id_of(maker: Principal, idempotency_key: str) -> str:
 async def make_token(
     tx: Transaction, maker: Principal, request: TokenRequest, *, token_id: str, token: str, now: datetime
 ) -> NewToken:
-    """Create a token, and return it.
+    """Create a token, and return it. It does not outlive the token of its maker.
 
     A repetition with the same id, after a lost answer, replaces the first token, which its requester never
     received.
@@ -58,6 +58,7 @@ async def make_token(
         role, project = own_token_bounds(maker, request.role, request.project)
     if project != EVERYWHERE:
         await require_project(tx, project)
+    end = now + timedelta(seconds=request.expires_in_s)
     record = TokenRecord(
         id=token_id,
         name=request.name,
@@ -67,7 +68,7 @@ async def make_token(
         parent_id=maker.token_id,
         created_by=maker.name,
         created_at=now,
-        expires_at=now + timedelta(seconds=request.expires_in_s),
+        expires_at=end if maker.expires_at is None else min(end, maker.expires_at),
     )
     if not await tx.tokens.add(record, digest_token(token)):
         raise IdempotencyConflict(

@@ -15,7 +15,7 @@ from service.domain.cluster.pools import slots_of
 from service.domain.contention.costs import change_s
 from service.domain.jobs.work import worth_of_work
 from service.domain.perf.forecast import Z90, Forecast, Remaining, forecast
-from service.domain.perf.frontier import knee, pareto_front
+from service.domain.perf.searches.frontier import knee, pareto_front
 from service.domain.shared.arrays import FloatArray, IntArray
 
 _SURE = 0.15

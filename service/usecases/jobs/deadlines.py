@@ -9,15 +9,17 @@ from datetime import datetime
 
 from headway.contract.spec import JobSpec
 from headway.contract.views.forecasts import DeadlineOutlook, DeadlineVerdict
+from service.domain.allocation.configurations.settled import settled
 from service.domain.allocation.decision.deadline_texts import nearest_slots, outlook_of
 from service.domain.allocation.inputs.round import build_round
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.jobs.job import class_of
-from service.domain.shared.errors import DeadlineRefused
+from service.domain.shared.errors import DeadlineRefused, InvalidField
 from service.usecases.jobs.planned import planned
 from service.usecases.ports.transactions import Transaction, Transactions
 
 _ADMITTED = frozenset({DeadlineVerdict.FEASIBLE, DeadlineVerdict.FEASIBLE_FROM})
+_NO_PROMISE = "; this is no promise, as other deadlines may precede it (`goal.admit: reject` promises it)"
 
 
 async def outlook_at_submit(
@@ -43,8 +45,9 @@ async def outlook_in(
         measured = {**measured, job_class: await tx.round_queries.measured_of_class(job_class)}
     if job_class not in ended:
         ended = {**ended, job_class: tuple(await tx.round_queries.ended_samples(job_class))}
+    after = settled(snapshot)
     with_job = replace(
-        snapshot, jobs={**snapshot.jobs, job.id: job}, class_measurements=measured, ended_samples=ended
+        after, jobs={**after.jobs, job.id: job}, class_measurements=measured, ended_samples=ended
     )
     # Building a round is pure computation. It runs in a thread, so that other requests are served meanwhile.
     return await asyncio.to_thread(_outlook, with_job, job.id)
@@ -54,13 +57,24 @@ def _outlook(snapshot: Snapshot, job_id: str) -> DeadlineOutlook | None:
     round_ = build_round(snapshot)
     row = next(row for row, job in enumerate(round_.jobs) if job.id == job_id)
     outlook = outlook_of(round_, row)
-    if outlook is None or outlook.verdict is not DeadlineVerdict.INFEASIBLE:
+    if outlook is None or outlook.verdict is DeadlineVerdict.UNKNOWN:
         return outlook
+    if outlook.verdict in _ADMITTED:
+        promised = round_.jobs[row].spec.goal.admit == "reject"
+        return outlook if promised else outlook.model_copy(update={"message": outlook.message + _NO_PROMISE})
     slots = nearest_slots(snapshot, job_id)
     if slots is None:
         return outlook
     message = f"{outlook.message}; with elastic.max {slots} it would be met"
     return outlook.model_copy(update={"nearest_slots": slots, "message": message})
+
+
+def past_deadline(spec: JobSpec, now: datetime) -> InvalidField | None:
+    """Return the error for a job whose deadline is over; None for any other."""
+    deadline = spec.goal.deadline
+    if deadline is None or deadline > now:
+        return None
+    return InvalidField("goal.deadline", f"{deadline:%Y-%m-%d %H:%M} UTC is over; give a later time, or none")
 
 
 def refusal_of(spec: JobSpec, outlook: DeadlineOutlook | None) -> DeadlineRefused | None:

@@ -14,7 +14,7 @@ from headway.contract.spec import JobSpec
 from headway.contract.views.forecasts import ForecastView, PlanView, PredictionScore, ScoredPrediction, Work
 from headway.contract.views.forecasts import WorkSource as SourceView
 from headway.contract.views.jobs import JobView
-from service.domain.allocation.configurations.eligibility import settled_job
+from service.domain.allocation.configurations.settled import settled_job
 from service.domain.allocation.inputs.round import Round, build_round
 from service.domain.cluster.snapshot import SlotKey, Snapshot
 from service.domain.jobs.job import Job, class_of
@@ -23,7 +23,7 @@ from service.domain.perf.scores import error_ratio, inside, score
 from service.domain.policies.framework.followed import following
 from service.domain.policies.registry import POLICIES
 from service.usecases.jobs.curves import curve
-from service.usecases.jobs.deadlines import outlook_in
+from service.usecases.jobs.deadlines import outlook_in, past_deadline
 from service.usecases.jobs.planned import planned
 from service.usecases.jobs.submit import check_devices
 from service.usecases.ports.transactions import Transaction
@@ -68,10 +68,12 @@ async def plan_job(
 
     It must be the first statement of its transaction.
 
-    Raise InvalidField for an unknown device kind, as a submit does.
+    Raise InvalidField for an unknown device kind or a deadline that is over, as a submit does.
     """
     snapshot = await tx.rounds.snapshot(now, usd_per_slot_h)
     await check_devices(tx, spec)
+    if (over := past_deadline(spec, now)) is not None:
+        raise over
     job, job_class = planned(spec, now), class_of(spec)
     measured = await tx.round_queries.measured_of_class(job_class)
     left = left_of(job, await tx.round_queries.ended_samples(job_class))

@@ -7,7 +7,7 @@ The row of the job must be locked in the same transaction. A use case loads a li
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 
 from headway.contract.agents import NodeState
@@ -21,6 +21,7 @@ from service.domain.life.effects import (
     CountPreemption,
     Effect,
     EndAllocation,
+    NoteUnreachable,
     RecordEvent,
     RefreshPages,
     ReleaseSlots,
@@ -33,6 +34,7 @@ from service.domain.life.life import Footprint, HostFacts, Launch, Life
 from service.domain.rental.spot.history import NO_HISTORY, SpotHistory
 from service.usecases.jobs.events import store_event
 from service.usecases.jobs.milestones import scored_forecasts
+from service.usecases.jobs.unreachable import note_unreachable
 from service.usecases.ports.facts import Preempted, WakeUp
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
@@ -124,6 +126,7 @@ def host_of(node: NodeRecord, history: SpotHistory = NO_HISTORY) -> HostFacts:
             kinds.values(), node.market, history.by_pool, None if risk is None else risk.per_h
         ),
         together=TOGETHER if risk is None else risk.together,
+        labels=node.labels,
     )
 
 
@@ -174,6 +177,8 @@ async def _carry_out(tx: Transaction, life: Life, effect: Effect) -> None:
         case SendCommands(commands):
             await tx.commands.add(commands, life.now)
             tx.wake(WakeUp.COMMANDS)
+        case NoteUnreachable():
+            await note_unreachable(tx, **asdict(effect), at=life.now)
         case CountPreemption(cause):
             tx.tell(Preempted(cause))
         case CallRound():

@@ -18,7 +18,7 @@ from service.domain.jobs.job import Job
 from service.domain.perf.goal_target import target_of
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
 from service.usecases.identity.secrets import check_secrets, credentials_in
-from service.usecases.jobs.deadlines import outlook_at_submit, refusal_of
+from service.usecases.jobs.deadlines import outlook_at_submit, past_deadline, refusal_of
 from service.usecases.ports.facts import Accepted, BegunTrace, WakeUp
 from service.usecases.ports.jobs import Submitted
 from service.usecases.ports.transactions import Transaction, Transactions
@@ -78,7 +78,7 @@ async def submit(
     its deadline.
 
     Raises:
-        InvalidField: an unknown device or project, or a bundle or script that the caller has not uploaded.
+        InvalidField: an unknown device or project, a bundle or script that was not uploaded, or a deadline that is over.
         NameTaken: a live job of the project has this name.
         IdempotencyConflict: the key was used for another spec.
         DeadlineRefused: its deadline is not feasible, and it is to be refused then.
@@ -105,7 +105,7 @@ async def submit(
         traceparent=None if trace is None else trace.traceparent,
     )
     digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
-    refusal = refusal_of(spec, outlook)
+    refusal = past_deadline(spec, now) or refusal_of(spec, outlook)
     # A repeated request returns its job, even if the deadline is no longer feasible.
     submitted = await tx.jobs.insert(
         job, idempotency_key=idempotency_key, request_digest=digest, last=refusal is None
@@ -134,6 +134,8 @@ def _ignored_settings(spec: JobSpec) -> list[str]:
         and spec.elastic.resize is not Resize.LIVE,
         "elastic.partial_backprop with elastic.max 1": spec.elastic.min_depth is not None
         and spec.elastic.max == 1,
+        "elastic.redundancy without elastic.resize live and elastic.max of 2 or more": spec.elastic.redundant
+        and (spec.elastic.resize is not Resize.LIVE or spec.elastic.max == 1),
         "goal.objective without market mixed": spec.goal.objective != "balanced" and not chooses,
         "goal.search with elastic.resize never": spec.goal.search is not None and not searches,
     }

@@ -169,6 +169,7 @@ def _new_node(request: JoinRequest, node_id: str, token: str, now: datetime) -> 
         slots=tuple(request.slots),
         agent_version=request.agent_version,
         container_engine=request.container_engine,
+        labels=request.labels,
         joined_at=now,
         seen_at=now,
     )

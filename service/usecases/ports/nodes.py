@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from headway.contract.views.nodes import NodeView
 from service.domain.cluster.snapshot import SlotKey
 from service.domain.nodes.health import Quarantine
 from service.domain.nodes.silence import SilenceRule
+from service.domain.nodes.stragglers import StragglerMark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class NodeRecord:
     """The join token with which the agent joined; None for the permanent join token."""
     container_engine: str | None = None
     """The program that starts containers on the node; None if there is none."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Topology labels by level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,15 @@ class Nodes(Protocol):
 
         Return False, and store nothing, if the slot is already in another one.
         """
+
+    async def mark_straggler(self, mark: StragglerMark) -> None:
+        """Store the mark of a slot in place of any earlier one."""
+
+    async def unmark_stragglers(self, slots: Sequence[SlotKey]) -> None:
+        """Delete the marks of these slots."""
+
+    async def stragglers(self, now: datetime) -> list[StragglerMark]:
+        """Return the marks that count now."""
 
 
 class NodeQueries(Protocol):

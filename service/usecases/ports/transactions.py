@@ -14,6 +14,7 @@ from service.usecases.ports.credentials import NodeCredentials
 from service.usecases.ports.facts import Fact, WakeUp
 from service.usecases.ports.identity import Projects, Tokens, Users
 from service.usecases.ports.jobs import Grants, JobQueries, Jobs
+from service.usecases.ports.links import HostLinks
 from service.usecases.ports.money import Ledger, Spending
 from service.usecases.ports.nodes import NodeQueries, Nodes
 from service.usecases.ports.rental import Machines
@@ -43,6 +44,7 @@ class Transaction(Protocol):
     jobs: Jobs
     grants: Grants
     nodes: Nodes
+    links: HostLinks
     credentials: NodeCredentials
     machines: Machines
     commands: Commands

@@ -50,7 +50,7 @@ async def lease_machines(
 
     Raises:
         NotFound: the job does not exist.
-        InvalidField: a group is not on offer.
+        InvalidField: a group is not on offer, or the cost of the plan is missing for a job with a cost limit.
         RentalRefused: the job has ended, or a price, a limit, its cost limit or a budget forbids the machines.
         IdempotencyConflict: the key was used for another job or for other machines.
     """

@@ -23,6 +23,7 @@ from headway.contract.views.recommendations import (
     SpeedBasis,
 )
 from service.domain.cluster.snapshot import Measurement
+from service.domain.jobs.copies import single_copy_sizes
 from service.domain.jobs.job import Job, class_of
 from service.domain.perf.forecast import Remaining
 from service.domain.rental import flopp
@@ -125,7 +126,7 @@ def _question(
     checkpoint_bytes = float(request.checkpoint_size or flopp.CHECKPOINT_BYTES)
     save_s = checkpoint_bytes / _CHECKPOINT_BYTES_PER_S
     need = Need(
-        sizes=spec.elastic.allowed_sizes(),
+        sizes=spec.allowed_sizes(),
         kinds=spec.resources.devices,
         samples=task.samples,
         spread=task.spread,
@@ -134,6 +135,7 @@ def _question(
             restart_s=_RELAUNCH_S + save_s,
             resize_s=_LIVE_S,
             live=spec.elastic.resize is Resize.LIVE,
+            single_copy=single_copy_sizes(job),
         ),
         # All markets are considered if the job file does not mention them.
         market=request.market or (spec.market if "market" in spec.model_fields_set else "mixed"),

@@ -28,7 +28,14 @@ from service.domain.rental.decisions.renting import decide_renting
 from service.domain.rental.fleet import FleetPlan, Joined, Patience, cooling, given_back, reconcile
 from service.domain.rental.machines import ENDED, Found, Machine, MachineState
 from service.domain.rental.offers import Offer
-from service.domain.rental.rental_targets import Fleet, Release, RentalRules, RentalTarget, RentalTargets
+from service.domain.rental.rental_targets import (
+    Fleet,
+    Release,
+    RentalRules,
+    RentalTarget,
+    RentalTargets,
+    RentalTerms,
+)
 from service.domain.rental.spot.observations import REMEMBERED_H
 from service.domain.rental.worth.startup import boot_times
 from service.usecases.nodes.commands import set_schedulable
@@ -287,17 +294,15 @@ def _rental_targets(
 
     def decide(setting: PolicySetting, policy: Policy) -> RentalTargets:
         decided_on = following(replace(snapshot, hazard_per_h=hazard_per_h, policy=setting), policy)
-        return decide_renting(
-            decided_on,
-            fleet,
-            offers,
-            cooling=cooling(recent, snapshot.now),
+        terms = RentalTerms(
             rules=renting.rules,
             policy=policy,
             solve=partial(solve, gap=_GAP),
+            cooling=cooling(recent, snapshot.now),
             low_since=memory.low_since,
             boot_s=boot_times(recent),
         )
+        return decide_renting(decided_on, fleet, offers, terms)
 
     targets, failure = renting.policies.run(snapshot.policy, decide)
     if failure is not None:

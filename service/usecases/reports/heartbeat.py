@@ -21,6 +21,7 @@ import structlog
 from service.domain.life.life import Launch
 from service.domain.nodes.silence import SilenceRule
 from service.domain.shared.errors import HeadwayServiceError
+from service.usecases.nodes.links import ProbePlan
 from service.usecases.ports.transactions import Transactions
 from service.usecases.reports.training import Ingested, RoutineReport, ingest_together
 
@@ -59,6 +60,7 @@ class Heartbeats:
         usual_s: float,
         silence: SilenceRule,
     ) -> None:
+        self.links = ProbePlan(transactions, now)
         self._nodes = 0
         self._counted_at: datetime | None = None
         self._transactions = transactions

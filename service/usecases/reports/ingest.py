@@ -25,15 +25,19 @@ from headway.contract.agents import (
     StartFailed,
 )
 from headway.contract.health import DeviceFault, DeviceProbed
+from headway.contract.links import LinksProbed
 from headway.contract.merging import merged, parsed
-from headway.contract.runtime import FirstStep, Progress, Ready, from_fields
+from headway.contract.rank_lines import from_fields
+from headway.contract.runtime import CannotMeet, FirstStep, Progress, Ready, StandsStill
 from service.domain.jobs.failures import RankExit
 from service.domain.life.ends import release_node
 from service.domain.life.life import Launch, Life
 from service.domain.life.losses import rank_ended, ranks_hung, start_failed
 from service.domain.life.messages import awaits_start, message_refused, message_taken, ranks_started
+from service.domain.life.standstill import stands_still
 from service.domain.shared.errors import WrongToken
 from service.usecases.jobs.life import apply, go_on_if_gone, host_of, load_outline, with_footprint
+from service.usecases.nodes.links import ingest_probes
 from service.usecases.nodes.notices import apply_notices
 from service.usecases.nodes.quarantine import ingest_device_reports, slots_to_probe
 from service.usecases.ports.facts import WakeUp
@@ -73,6 +77,9 @@ async def ingest(
     of_devices = [entry for entry in fresh if isinstance(entry, DeviceFault | DeviceProbed)]
     if of_devices:
         await ingest_device_reports(tx, node, of_devices, {entry.job_id for entry in of_ranks}, now)
+    of_links = [entry for entry in fresh if isinstance(entry, LinksProbed)]
+    if of_links:
+        await ingest_probes(tx, node, of_links, now)
     await _apply_entries(tx, node, of_ranks, launch, now)
     stop = await _runs_without_slots(tx, node.id, report.holding)
     # Probes are requested only with regular reports, so that urgent reports are not delayed.
@@ -201,7 +208,9 @@ async def _after_message(tx: Transaction, node_id: str, life: Life, entry: RankM
         return message_refused(life, str(error))
     if not life.crew.may_report(who, message.generation, message.rank):
         return life
-    if isinstance(message, Ready):
+    if isinstance(message, StandsStill):
+        return stands_still(await with_footprint(tx, life), node_id, message)
+    if isinstance(message, Ready | CannotMeet):
         return message_taken(await with_footprint(tx, life), who, message)
     first = isinstance(message, FirstStep) and message.rank == 0 and not message.plain
     vacated_at = await tx.jobs.vacated_at(life.job.id) if first else None

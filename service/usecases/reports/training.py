@@ -24,6 +24,7 @@ from service.domain.perf.milestones import reached_milestone
 from service.usecases.jobs.life import apply, load_generations, load_life
 from service.usecases.jobs.search import awaits_measurement
 from service.usecases.nodes.quarantine import note_slow_ranks
+from service.usecases.nodes.stragglers import note_stragglers
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.jobs import Measured, Reported
 from service.usecases.ports.nodes import Heartbeat
@@ -93,6 +94,7 @@ class PendingWrites:
             paced = await note_slow_ranks(tx, job, allocation, message, now)
             if paced is not job:
                 self._jobs[job.id] = job = paced
+            await note_stragglers(tx, job, allocation, message, now)
         reaches_milestone = (
             reached_milestone(before, starts=False) is None
             and reached_milestone(progress, starts=False) is not None

@@ -16,6 +16,7 @@ from service.domain.allocation.inputs.policy_state import advanced
 from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import PolicySetting, Snapshot
+from service.domain.cluster.stragglers import without_stragglers
 from service.domain.life.life import Launch
 from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.policies.framework.followed import following
@@ -71,7 +72,7 @@ async def run_round(
     """
     began_s = clock_s()
     async with transactions.begin() as tx:
-        snapshot = await tx.rounds.snapshot(now, usd_per_slot_h)
+        snapshot = without_stragglers(await tx.rounds.snapshot(now, usd_per_slot_h))
     # Solving is pure computation. It runs in a thread, so that the other loops go on.
     with paused_collector():
         (plan, state, times), failure = await asyncio.to_thread(_decide, snapshot, policies, clock_s)

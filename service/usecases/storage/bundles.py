@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 from datetime import datetime
@@ -14,6 +15,9 @@ from service.usecases.ports.transactions import Transactions
 
 MAX_FILES = 20_000
 MAX_UNPACKED_FACTOR = 20
+_USUAL_BYTES = 64 << 20
+_MOST_RATIO = 100
+"""Ratio of unpacked to packed bytes above which a bundle of more than `_USUAL_BYTES` is refused as a trap."""
 """Maximum size of an unpacked bundle, as a multiple of the upload limit.
 
 It keeps archive bombs from filling a node's disk.
@@ -42,7 +46,8 @@ async def store_bundle(
         BundleRefused: not a tar.gz, or something in it could leave the folder.
         TooLarge: over the limit, packed or unpacked.
     """
-    files = inspect_bundle(data, max_bytes=max_bytes)
+    # In a thread, since unpacking takes seconds, in which the service goes on answering.
+    files = await asyncio.to_thread(inspect_bundle, data, max_bytes=max_bytes)
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     async with transactions.begin() as tx:
         known = await tx.bundles.get(digest)
@@ -67,7 +72,7 @@ def inspect_bundle(data: bytes, *, max_bytes: int) -> tuple[str, ...]:
     if len(data) > max_bytes:
         raise TooLarge(f"the bundle is over {max_bytes} bytes; exclude data and outputs with .headwayignore")
     files: list[str] = []
-    most_bytes = MAX_UNPACKED_FACTOR * max_bytes
+    most_bytes = min(MAX_UNPACKED_FACTOR * max_bytes, max(_USUAL_BYTES, _MOST_RATIO * len(data)))
     try:
         with members(io.BytesIO(data), most_bytes=most_bytes, most_entries=MAX_FILES) as entries:
             files += ["/".join(entry.path) for entry in entries if entry.kind == "file"]

@@ -15,6 +15,8 @@ from service.usecases.ports.storage import Stored, StoredObjects
 
 MOST_OBJECTS: Final = 5_000
 """Maximum number of objects read for a page, and for one checkpoint."""
+MOST_MANIFEST_BYTES: Final = 1 << 20
+"""Largest manifest that is read: ranks write it, and may write anything."""
 _AT_ONCE: Final = 4
 _LIST_TIMEOUT_S: Final = 15.0
 _CURSOR: Final = re.compile(r"([0-9-]{1,120})(~?)")
@@ -113,6 +115,12 @@ async def _read_checkpoint(store: StoredObjects, folder: str) -> tuple[Mapping[s
         objects[stored.key.removeprefix(folder)] = stored
     if MANIFEST not in objects and len(objects) < MOST_OBJECTS:
         return objects, "it has no manifest: it is being written now, or its save failed"
+    written = objects.get(MANIFEST)
+    if written is not None and not 0 < written.size_bytes <= MOST_MANIFEST_BYTES:
+        return (
+            objects,
+            f"its manifest has {written.size_bytes:,} bytes; at most {MOST_MANIFEST_BYTES:,} are read",
+        )
     try:
         return objects, Manifest.from_text(await store.get(folder + MANIFEST))
     except NotFound:

@@ -1,7 +1,7 @@
 """Trains slowly while the file HURRY is not there, then as fast as it can: a test takes all the time that it needs.
 
 With NEWCOMERS_FAIL set, processes that are to join a running training end at once. With SHARDED set, each rank holds a part
-of the model.
+of the model, on a mesh of the dimensions that it names.
 """
 
 import os
@@ -11,7 +11,9 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.data import TensorDataset
 
 import headway
@@ -25,15 +27,32 @@ if "NEWCOMERS_FAIL" in os.environ and "HEADWAY_JOINS" in os.environ:
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-shard = (lambda model, mesh: fully_shard(model, mesh=mesh)) if "SHARDED" in os.environ else None
-model, optimizer = run.prepare(model, optimizer, parallelize=shard)
+
+
+def shard(model: nn.Sequential, mesh: DeviceMesh) -> nn.Module:
+    if "pp" in names:  # the first layer, and the last
+        model[0 if mesh.get_local_rank("pp") else 2] = nn.Identity()
+    if "tp" in names:
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return fully_shard(model, mesh=mesh[tuple(name for name in names if name not in {"pp", "tp"})])
+
+
+names = os.environ.get("SHARDED", "").split(",")
+if "fsdp" in names:
+    model, optimizer = run.prepare(model, optimizer, parallelize=shard, mesh=names)
+else:
+    model, optimizer = run.prepare(model, optimizer)
+pipeline = run.pipeline(lambda output, _target: output.square().mean(), micro_batches=2)
 loader = run.loader(TensorDataset(torch.randn(303, 8)), global_batch=12)
 
 for _ in run.epochs(int(os.environ["EPOCHS"])):
     for (batch,) in loader:
-        loss = model(batch).square().mean()
         optimizer.zero_grad()
-        loss.backward()
+        if "pp" in names:
+            loss = pipeline.step(batch, target=batch)
+        else:
+            loss = model(batch).square().mean()
+            loss.backward()
         optimizer.step()
         if not hurry.exists():
             time.sleep(STEP_S)

@@ -20,7 +20,8 @@ import torch.distributed as dist
 from headway.contract.orders import Order
 from headway.train.collectives.registry import make_backend
 from headway.train.host.environment import Environment
-from headway.train.membership.peers import Peers, PeersLost
+from headway.train.membership.meeting import PeersLost
+from headway.train.membership.peers import Peers
 
 TIMEOUT_S = 60.0
 FREED_WITHIN_S = 30.0
@@ -28,8 +29,8 @@ FREED_WITHIN_S = 30.0
 environment = Environment.read(os.environ)
 name, scenario = sys.argv[1:]
 if name == "nccl":
-    torch.cuda.set_device(environment.rank)
-device = torch.device("cuda", environment.rank) if name == "nccl" else torch.device("cpu")
+    torch.cuda.set_device(environment.local_rank)
+device = torch.device("cuda", environment.local_rank) if name == "nccl" else torch.device("cpu")
 backend = make_backend(name, device)
 
 

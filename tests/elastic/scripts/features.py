@@ -16,10 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 import headway
 
-SAMPLES, STEPS, BATCH = 200, 24, 12
+SAMPLES, STEPS = 200, 24
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--feature", required=True)
+parser.add_argument("--batch", type=int, default=12)
 parser.add_argument("--result", type=Path, required=True)
 options = parser.parse_args()
 feature: str = options.feature
@@ -65,16 +66,18 @@ trained, *objects = run.prepare(trained, *optimizers, *more)
 optimizers, more = objects[: len(parts)], objects[len(parts) :]
 data = run.indices(
     SAMPLES,
-    global_batch=BATCH,
+    global_batch=options.batch,
     max_local_batch=3 if feature in ("accumulation", "clipping", "scaler") else None,
     seed=7,
 )
 first_loss = (model(inputs) - targets).square().mean().item()
 dtype = {"bf16": torch.bfloat16, "scaler": torch.float16}.get(feature)
+lengths: set[int] = set()
 faults = Faults(run)
 for _ in run.train_steps(STEPS):
     faults.in_body()
     for indices in data:
+        lengths.add(len(indices))
         with torch.autocast("cpu", dtype=dtype) if dtype else contextlib.nullcontext():
             loss = (trained(inputs[indices]) - targets[indices]).square().mean()
         (more[0].scale(loss) if feature == "scaler" else loss).backward()
@@ -97,6 +100,7 @@ for _ in run.train_steps(STEPS):
 compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"] if backend else 0
 facts = {
     "graphs": compiled,
+    "lengths": sorted(lengths),
     "first_loss": first_loss,
     "rate": optimizers[0].param_groups[0]["lr"],
     "scale": more[0].get_scale() if feature == "scaler" else 1.0,

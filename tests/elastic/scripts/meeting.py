@@ -18,7 +18,8 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from headway.contract.orders import order_from_json
 from headway.train.collectives.gloo import Gloo
-from headway.train.membership.peers import Peers, PeersLost
+from headway.train.membership.meeting import PeersLost
+from headway.train.membership.peers import Peers
 
 rank, order, fate = int(sys.argv[1]), order_from_json(sys.argv[2]), sys.argv[3]
 

@@ -28,6 +28,9 @@ parser.add_argument("--epochs", type=int, required=True)
 parser.add_argument("--batch", type=int, required=True)
 parser.add_argument("--linear", type=float)
 parser.add_argument("--penalty", action="store_true")
+parser.add_argument("--scaler", action="store_true", help="train in float16 with a GradScaler")
+parser.add_argument("--clip", type=float, default=0.1)
+parser.add_argument("--max-local", type=int)
 parser.add_argument("--result", type=Path, required=True)
 options = parser.parse_args()
 
@@ -41,8 +44,10 @@ y = x @ wanted + SPREAD * torch.randn(options.samples)
 model = torch.nn.Linear(FEATURES, 1, bias=False)
 torch.nn.init.zeros_(model.weight)
 optimizer = getattr(torch.optim, options.optimizer)(model.parameters(), lr=options.lr)
-wrapped, optimizer = run.prepare(model, optimizer)
-loader = run.loader(TensorDataset(x, y), global_batch=options.batch, seed=5)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=100, enabled=options.scaler)
+wrapped, optimizer, scaler = run.prepare(model, optimizer, scaler)
+sizes = {"global_batch": options.batch, "max_local_batch": options.max_local}
+loader = run.loader(TensorDataset(x, y), seed=5, **sizes)
 faults = Faults(run)
 
 
@@ -75,14 +80,18 @@ for _ in run.epochs(options.epochs):
     for inputs, targets in loader:
         sqr, var = moments()
         true_sqr, true_var = kept * true_sqr + (1 - kept) * sqr, kept * true_var + (1 - kept) * var
-        found = wrapped(inputs).squeeze(1)
+        with torch.autocast("cpu", dtype=torch.float16, enabled=options.scaler):
+            found = wrapped(inputs).squeeze(1)
         loss = found.mean() if options.linear else (found - targets).square().mean()
         if options.penalty:
             loss = loss + (model.weight - 1.0).square().sum()
         optimizer.zero_grad()
         faults.in_body()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
+        scaler.scale(loss).backward()
+        if options.clip and not run.accumulating:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+        scaler.step(optimizer)
+        scaler.update()
 result = {"scale": true_var / true_sqr, "extra_passes": passes - run.steps}
 (options.result / f"noise-{run.rank}.json").write_text(json.dumps(result))

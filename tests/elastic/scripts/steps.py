@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 import headway
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--data", choices=["loader", "draws"], required=True)
+parser.add_argument("--data", choices=["loader", "range", "draws"], required=True)
 parser.add_argument(
     "--one-by-one", action="store_true", help="take one batch in each body, not all of the step"
 )
@@ -40,6 +40,8 @@ if options.data == "loader":
     data = run.loader(
         TensorDataset(torch.arange(options.samples)), collate_fn=torch.utils.data.default_collate, **sizes
     )
+elif options.data == "range":
+    data = run.loader(range(options.samples), collate_fn=list, **sizes)
 else:
     data = run.indices(options.samples, **sizes)
 faults = Faults(run)

@@ -123,8 +123,10 @@ def test_an_agent_that_owns_its_jobs_takes_them_along(
     wait_until(lambda: not any(alive(pid) for pid in kept))
 
 
-def test_ranks_die_with_the_lease_even_without_an_agent(stub: StubService, make_agent: MakeAgent) -> None:
-    stub.report_every_s = 0.3
+def test_ranks_die_with_a_shortened_lease_even_without_an_agent(
+    stub: StubService, make_agent: MakeAgent
+) -> None:
+    stub.report_every_s, stub.lease_s = 0.3, 3600.0
     agent = make_agent()
     agent.start()
     pids = _start_counter(stub, "job")

@@ -276,3 +276,13 @@ def test_a_process_that_checks_nothing_is_held_too(around: Surroundings) -> None
         assert any(OUTSIDE in path for path in around.changes()), "the attack is real"
     else:
         assert b"tarfile." in said, "this version of Python refuses it"
+
+
+def test_a_small_bundle_that_unpacks_to_very_much_is_refused() -> None:
+    inner = io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w:gz") as archive:
+        zeros = tarfile.TarInfo("zeros")
+        zeros.size = 80 << 20
+        archive.addfile(zeros, io.BytesIO(bytes(zeros.size)))
+    with pytest.raises(TooLarge):
+        inspect_bundle(inner.getvalue(), max_bytes=256 << 20)

@@ -8,7 +8,8 @@ from typing import TypeVar
 import pytest
 
 from headway.contract.agents import RankMessage
-from headway.contract.runtime import FirstStep, Message, Metrics, Progress, from_fields
+from headway.contract.rank_lines import from_fields
+from headway.contract.runtime import FirstStep, Message, Metrics, Progress
 from tests.integration.agent.stub import StubService
 
 M = TypeVar("M")

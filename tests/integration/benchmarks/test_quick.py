@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.arguments import FOLDER, names
+from benchmarks.networking.namespaces import why_not
 from service.simulation.model.profiles import data_folder
 from service.simulation.model.world import BadInput
 from tests.integration.benchmarks.identity import NOBODY, ROOT, as_nobody, why_not_nobody
@@ -28,16 +29,25 @@ LONG_AS_ANOTHER = {
     "failure",
     "faults",
     "forecast",
+    "frameworks",
+    "mixed_kinds",
     "overhead",
     "pages",
+    "progress",
     "resize",
+    "search",
     "sharded",
     "soak",
+    "spb",
     "uneven",
 }
 """Slow benchmarks whose programs quicker ones start as well."""
-IN_CHAOS = {"faults"}
-"""`tests/chaos/test_faults.py` runs the whole of it, for longer."""
+ELSEWHERE = {"faults", "mixed_kinds"}
+"""`tests/chaos/test_faults.py` and `tests/e2e/test_mixed_kinds.py` run them, for longer."""
+ROOT_ONLY = {"hosts"}
+"""They make network namespaces."""
+LONG = {"forecast", "hosts", "progress", "search", "soak", "spb"}
+"""Slow benchmarks whose parts have tests of their own among those of the service and of ranks."""
 
 
 def needs_data(name: str) -> bool:
@@ -55,6 +65,8 @@ def scratch() -> Iterator[Path]:
 
 
 def run_quick(name: str, scratch: Path, *, nobody: bool) -> None:
+    if name in ROOT_ONLY and (missing := why_not()) is not None:
+        pytest.skip(missing)
     if needs_data(name):
         try:
             data_folder()
@@ -81,7 +93,8 @@ def run_quick(name: str, scratch: Path, *, nobody: bool) -> None:
 
 @pytest.mark.timeout(660)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long if name in IN_CHAOS else ()) for name in names()]
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name in ELSEWHERE | LONG else ()) for name in names()],
 )
 def test_it_runs(name: str, scratch: Path) -> None:
     run_quick(name, scratch, nobody=False)
@@ -93,7 +106,7 @@ def test_it_runs(name: str, scratch: Path) -> None:
     [
         pytest.param(name, marks=pytest.mark.long if name in LONG_AS_ANOTHER else ())
         for name in names()
-        if name not in PURE
+        if name not in PURE | ROOT_ONLY
     ],
 )
 def test_it_runs_as_another_user(name: str, scratch: Path) -> None:

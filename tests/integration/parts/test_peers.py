@@ -12,7 +12,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from headway.contract.orders import Order
 from headway.train.collectives.gloo import Gloo
-from headway.train.membership.peers import Peers, PeersLost, Superseded, leave_marker
+from headway.train.membership.meeting import PeersLost, Superseded, leave_marker
+from headway.train.membership.peers import Peers
 
 NOWHERE = "127.0.0.1:1"
 """No store: a connection is refused."""

@@ -13,8 +13,9 @@ from tests.unit.worker_agent.host.test_host import ARGUMENTS
 from worker_agent.host import ports
 from worker_agent.host.folders import StateFolder
 from worker_agent.host.identity import identify
+from worker_agent.host.network import interface_env, own_address
 from worker_agent.host.ports import Ports
-from worker_agent.options import own_address, parse
+from worker_agent.options import parse
 
 
 def test_a_block_of_ports_is_claimed_once() -> None:
@@ -71,5 +72,15 @@ def test_options_from_arguments_and_environment() -> None:
     assert parse([*ARGUMENTS, "--state-dir", "/srv/agent"], {}).state_dir == Path("/srv/agent")
 
 
-def test_the_own_address_towards_a_local_service() -> None:
+def test_the_address_on_the_route_has_the_family_of_the_service() -> None:
     assert own_address("http://127.0.0.1:8123") == "127.0.0.1"
+    assert own_address("http://[::1]:8123") == "::1"
+
+
+def test_without_a_route_the_name_stands_for_the_address() -> None:
+    assert own_address("http://no-such-host.invalid") == socket.gethostname()
+
+
+def test_behind_nat_ranks_use_the_interface_on_the_route_to_the_service() -> None:
+    expected = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+    assert interface_env("192.0.2.1", "http://127.0.0.1:8123") == expected

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import text
@@ -28,9 +30,11 @@ class Cast:
         self.homes: dict[Born, tuple[str, int]] = {}
         """Node and slot of each process, by who it is."""
 
-    async def join(self, *, kind: str = "cpu", **slots: int) -> None:
+    async def join(
+        self, *, kind: str = "cpu", labels: Mapping[str, str] = MappingProxyType({}), **slots: int
+    ) -> None:
         for name, count in slots.items():
-            self.agents[name] = await self.harness.join(name, slots=count, kind=kind)
+            self.agents[name] = await self.harness.join(name, slots=count, kind=kind, labels=labels)
             self.told[name] = []
 
     async def begin(self, size: int = 1, name: str = "job", **spec: Any) -> RunCommand:

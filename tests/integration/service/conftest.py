@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -142,10 +143,16 @@ class Harness:
         await self.scheduler.round()
         await self.scheduler.deliver()
 
-    async def join(self, name: str = "alpha", slots: int = 2, kind: str = "cpu") -> Agent:
+    async def join(
+        self,
+        name: str = "alpha",
+        slots: int = 2,
+        kind: str = "cpu",
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> Agent:
         response = await self.client.post(
             "/api/v1/agents",
-            json=join_body(name, slots, kind),
+            json={**join_body(name, slots, kind), "labels": dict(labels)},
             headers={"Authorization": f"Bearer {JOIN_TOKEN}"},
         )
         assert response.status_code == 201, response.text

@@ -75,6 +75,7 @@ AFTER: list[Step] = [
     ("list_rounds", "GET", "/rounds?limit=1", None),
     ("get_round", "GET", "/rounds/latest", None),
     ("list_nodes", "GET", "/nodes", None),
+    ("list_hosts", "GET", "/hosts", None),
     ("cordon_node", "POST", "/nodes/alpha/cordon", None),
     ("uncordon_node", "POST", "/nodes/alpha/uncordon", None),
     ("quarantine_slot", "POST", "/nodes/alpha/slots/1/quarantine", {"why": "its fan is loud"}),

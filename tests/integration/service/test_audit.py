@@ -76,7 +76,7 @@ async def test_refusals_are_told_and_floods_of_them_counted(harness: Harness) ->
 
 
 async def test_a_refusal_of_anything_can_be_written(harness: Harness) -> None:
-    for name in ("%00", "%ff%fe", "x" * 5000):
+    for name in ("%01", "%ff%fe", "x" * 5000):
         answer = await harness.client.post(
             f"/api/v1/jobs/{name}/cancel", headers={"Authorization": "Bearer wrong"}
         )

@@ -248,6 +248,17 @@ async def test_the_losses_of_earlier_jobs_decide_whether_a_larger_batch_is_tried
     assert ("by the losses of its class" in explained) is not adapts
 
 
+@pytest.mark.parametrize("elastic", [{"max": 1}, {"max": 2, "resize": "restart"}])
+async def test_a_job_without_changes_in_place_says_that_it_has_no_copies(
+    cast: Cast, elastic: dict[str, Any]
+) -> None:
+    await cast.join(alpha=2)
+    job = await cast.harness.submit(elastic={**elastic, "redundancy": "neighbour"})
+    assert "does not act on elastic.redundancy" in job.message
+    live = await cast.harness.submit("live", elastic={"max": 2, "redundancy": "neighbour"})
+    assert "does not act on" not in live.message
+
+
 async def test_a_job_that_restarts_says_that_its_batch_stays(cast: Cast) -> None:
     await cast.join(alpha=1)
     job = await cast.harness.submit(batch=ADAPTIVE, elastic={"resize": "restart"})

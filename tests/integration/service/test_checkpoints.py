@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from headway.contract.manifest import Manifest, Name
@@ -49,3 +50,20 @@ async def test_storage_that_is_away_is_said(harness: Harness, tmp_path: Path) ->
     answer = await harness.client.get(f"/api/v1/jobs/{job.id}/checkpoints")
     assert answer.status_code == 503
     assert answer.json()["code"] == "unavailable"
+
+
+async def test_a_manifest_that_a_job_wrote_to_harm_is_its_own_damage(
+    harness: Harness, tmp_path: Path
+) -> None:
+    job = await harness.submit()
+    for number in (1, 2, 3):
+        await save(harness, job.id, Name(1, 0, number), number)
+    sparse, nested, pipe = sorted((tmp_path / "storage" / "checkpoints" / job.id).glob("*/manifest.json"))
+    os.truncate(sparse, 450 << 20)
+    nested.write_text("[" * 200_000)
+    pipe.unlink()
+    os.mkfifo(pipe)
+    page = await listed(harness, "jobs/job/checkpoints")
+    assert {one.name: one.complete for one in page.items} == dict.fromkeys(
+        [file.parent.name for file in (pipe, nested, sparse)], False
+    )

@@ -154,6 +154,63 @@ async def test_two_simultaneous_submits_are_not_promised_the_same_slots(
     assert {one.json()["code"] for one in answers if one.status_code == 409} == {"deadline_refused"}
 
 
+async def test_two_simultaneous_submits_that_are_tried_are_told_that_nothing_is_promised(
+    harness: Harness,
+) -> None:
+    """Both see the same free slots, and only one of them meets its deadline."""
+    await known_class(harness)
+    wanted = await tight(harness)
+    promised = (await plan(harness, "gpt-8", goal={**wanted, "admit": "reject"})).deadline
+    assert promised is not None
+    assert promised.verdict is DeadlineVerdict.FEASIBLE
+    assert "no promise" not in promised.message
+    jobs = await asyncio.gather(*(accepted(harness, name, goal=wanted) for name in ("gpt-8", "gpt-9")))
+    assert all("no promise" in one.message for one in jobs if "is met" in one.message)
+    assert any("is met" in one.message for one in jobs)
+    await harness.turn()
+    assert sorted([(await harness.job(one.id)).size for one in jobs]) == [1, 3]
+
+
+async def test_a_later_submit_is_not_promised_the_slots_of_an_earlier_one(harness: Harness) -> None:
+    """Its deadline is earlier, and there is time for only one of them."""
+    await known_class(harness)
+    whole = {"elastic": {"min": 4, "max": 4}}
+    alone = (await plan(harness, "gpt-8", **whole, goal=goal(harness, 90_000))).deadline
+    assert alone is not None
+    assert alone.finish_p90_at is not None
+    takes_s = (alone.finish_p90_at - harness.clock.now()).total_seconds()
+    await accepted(harness, "gpt-8", **whole, goal=goal(harness, 1.9 * takes_s, admit="reject"))
+    other = await submitted(harness, "gpt-9", **whole, goal=goal(harness, 1.2 * takes_s, admit="reject"))
+    assert (other.status_code, other.json()["code"]) == (409, "deadline_refused"), other.text
+    assert "gpt-8" in other.json()["detail"]
+    await harness.turn()
+    assert (await harness.job("gpt-8")).size == 4
+
+
+async def test_a_promise_from_a_later_time_on_precedes_jobs_that_start_meanwhile(harness: Harness) -> None:
+    agent = await known_class(harness)
+    half, whole = ({"elastic": {"min": size, "max": size}} for size in (2, 4))
+    await accepted(harness, "gpt-7", **half)
+    run = await start(harness, agent, "gpt-7")
+    told = progress(run.generation, TOTAL // 2, 200, 0.055)
+    told["message"]["total_samples"] = TOTAL
+    await agent.report(entry("rank_message", run, **told))
+    found = (await plan(harness, "gpt-8", **whole, goal=goal(harness, 90_000))).deadline
+    assert found is not None
+    assert found.finish_p90_at is not None
+    assert found.verdict is DeadlineVerdict.FEASIBLE_FROM
+    ends_s = (found.finish_p90_at - harness.clock.now()).total_seconds()
+    await accepted(harness, "gpt-8", **whole, goal=goal(harness, ends_s + 5, admit="reject"))
+    await accepted(harness, "gpt-9", **half, priority=90)
+    meanwhile = await start(harness, agent, "gpt-9")
+    await stop(agent, run, 0, completed=True)
+    await harness.turn()
+    assert (await harness.job("gpt-9")).state is JobState.RESIZING
+    await stop(agent, meanwhile)
+    await harness.turn()
+    assert [(await harness.job(name)).size for name in ("gpt-8", "gpt-9")] == [4, 0]
+
+
 async def test_slots_that_become_free_in_time_are_feasible_from_then_on(harness: Harness) -> None:
     agent = await harness.join(slots=1)
     await measured(harness, agent, "gpt-1", 1, 0.1)
@@ -166,6 +223,23 @@ async def test_slots_that_become_free_in_time_are_feasible_from_then_on(harness:
     assert 1_000 < (found.starts_at - harness.clock.now()).total_seconds() < 5_000
 
 
+async def test_slots_of_a_job_that_starts_or_ends_are_promised(harness: Harness) -> None:
+    await known_class(harness)
+    wanted = await tight(harness, admit="reject")
+    await accepted(harness, "gpt-7")
+    await harness.turn()
+    first = await harness.job("gpt-7")
+    assert (first.state, first.size) == (JobState.STARTING, 4)
+    await accepted(harness, "gpt-8", goal=wanted)
+    for name in ("gpt-7", "gpt-8"):
+        await harness.post(f"jobs/{name}/cancel", {})
+    await harness.turn()
+    assert (await harness.job("gpt-7")).state is JobState.CANCELLING
+    found = (await plan(harness, "gpt-9", elastic={"min": 4, "max": 4}, goal=wanted)).deadline
+    assert found is not None
+    assert (found.verdict, found.slots) == (DeadlineVerdict.FEASIBLE, 4)
+
+
 @pytest.mark.parametrize(("admit", "status"), [("try", 201), ("reject", 409)])
 async def test_without_a_forecast_nothing_is_promised(harness: Harness, admit: str, status: int) -> None:
     await harness.join()
@@ -174,6 +248,19 @@ async def test_without_a_forecast_nothing_is_promised(harness: Harness, admit: s
     found = (await plan(harness, "new-2", goal=goal(harness, 9_000))).deadline
     assert found is not None
     assert (found.verdict, found.slots) == (DeadlineVerdict.UNKNOWN, None)
+
+
+async def test_a_deadline_that_is_over_is_refused(harness: Harness) -> None:
+    await known_class(harness)
+    late = goal(harness, -60)
+    for answer in (
+        await submitted(harness, "gpt-8", goal=late),
+        await submitted(harness, "gpt-8", goal={**late, "admit": "reject"}),
+        await harness.post("plans", {"name": "gpt-8", "run": "python -V", "goal": late}),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_field"), answer.text
+        assert answer.json()["errors"][0]["field"] == "goal.deadline"
+    assert (await harness.client.get("/api/v1/jobs/gpt-8")).status_code == 404
 
 
 async def test_a_job_without_a_deadline_has_no_outlook(harness: Harness) -> None:

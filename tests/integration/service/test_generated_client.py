@@ -99,7 +99,8 @@ def instance(schema: Schema, schemas: dict[str, Schema], variant: int, depth: in
         return instance(alternatives[number], schemas, variant, depth + 1)
     kind = schema.get("type")
     if kind == "array":
-        return [instance(schema["items"], schemas, variant, depth + 1)] if depth < DEEP else []
+        each = schema.get("prefixItems") or [schema["items"]][: depth < DEEP]
+        return [instance(one, schemas, variant, depth + 1) for one in each]
     if kind == "object":
         fields = schema.get("properties", {})
         made = {name: instance(one, schemas, variant, depth + 1) for name, one in fields.items()}

@@ -100,6 +100,7 @@ async def test_a_token_is_made_narrower_and_shown_once(people: People) -> None:
     assert (await me(narrow))["roles"] == {"red": "viewer"}
     again = await expect(await narrow.post("/api/v1/tokens", json={"name": "more", "role": "admin"}), 201)
     assert (await me(await people.client(again["token"])))["roles"] == {"red": "viewer"}
+    assert again["expires_at"] == made["expires_at"], "a token outlives the one that it was made with"
     await expect(await narrow.post("/api/v1/tokens", json={"name": "b", "project": "blue"}), 404)
     listed = await alice.get("/api/v1/tokens")
     assert made["token"] not in listed.text

@@ -110,6 +110,9 @@ async def test_what_is_refused_rents_nothing(
 
 async def test_the_cost_limit_of_the_job_bounds_leases(stage: Stage) -> None:
     await stage.harness.submit("job", goal={"max_cost_usd": 5})
+    silent = await lease(stage.harness, plan(1))
+    assert (silent.status_code, silent.json()["code"]) == (422, "invalid_field"), silent.text
+    assert [one["field"] for one in silent.json()["errors"]] == ["expected_cost_usd"]
     refused = await lease(stage.harness, {**plan(1), "expected_cost_usd": 5.01})
     assert (refused.status_code, refused.json()["code"]) == (409, "rental_refused"), refused.text
     assert await stage.machines() == []

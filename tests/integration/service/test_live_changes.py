@@ -340,3 +340,31 @@ async def test_a_round_leaves_a_job_without_a_step_as_it_is(cast: Cast) -> None:
     await cast.turn()
     assert cast.members(2) == {(1, 0): 0}, "it shrinks in place for the other job"
     assert cast.stops() == set()
+
+
+async def test_members_that_do_not_meet_a_new_rank_go_on_without_it(cast: Cast) -> None:
+    await cast.join(alpha=1, beta=1)
+    await cast.begin(1)
+    await cast.resize(2)
+    host, newcomer = cast.homes[1, 0][0], cast.homes[2, 1][0]
+    ports = {node: run.store_port for generation in (1, 2) for node, run in cast.started(generation).items()}
+    address = "127.0.0.1"  # of both nodes, so no name stands beside it
+    assert cast.started(2)[newcomer].env["HEADWAY_REACH"] == f"{address}:{ports[host]}"
+    await cast.ready((2, 1))
+    why = f"{newcomer} cannot reach {address}:41000: no answer"
+    await cast.say((2, 1), "cannot_meet", 2, meeting=2, why=why)
+    job = await cast.job()
+    assert (job.state, job.reason, job.infrastructure_failures) == (
+        JobState.RECOVERING,
+        Reason.UNREACHABLE,
+        0,
+    )
+    assert f"{why}; the next attempt" in job.message
+    await cast.say((1, 0), "cannot_meet", 1, meeting=2, why="not all 2 members of generation 2 arrived")
+    assert cast.members(3) == {(1, 0): 0}
+    assert (newcomer, 2, 2, "kill") in cast.stops()
+    await cast.switch(3)
+    job = await cast.job()
+    assert (job.state, job.size, job.attempt) == (JobState.RUNNING, 1, 1)
+    await cast.turn()
+    assert cast.started(4) == {}

@@ -258,7 +258,7 @@ async def what_if_answers_are_for_those_who_see_the_same(harness: Harness, names
     assert (await harness.client.get(other)).status_code == 200
 
 
-async def test_metrics_ask_for_their_token_where_there_is_one(
+async def test_metrics_are_for_monitoring_and_for_viewers(
     database_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     http = HttpSettings(metrics_token="of-monitoring")
@@ -266,8 +266,16 @@ async def test_metrics_ask_for_their_token_where_there_is_one(
     async with harness_of(settings) as harness:
         for headers, status in (
             ({"Authorization": ""}, 401),
-            ({}, 401),
+            (bearer("of-nobody"), 401),
+            ({}, 200),
             (bearer("of-monitoring"), 200),
         ):
             answer = await harness.client.get("/metrics", headers=headers)
             assert answer.status_code == status
+
+
+async def test_metrics_may_be_public(database_url: str, redis_url: str, tmp_path: Path) -> None:
+    http = HttpSettings(metrics_public=True)
+    settings = make_settings(database_url, redis_url, f"file://{tmp_path}/storage", http=http)
+    async with harness_of(settings) as harness:
+        assert (await harness.client.get("/metrics", headers={"Authorization": ""})).status_code == 200

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.budget_curve import TERMS, UtilityBand, hours_for
+from benchmarks.budget_curve import UtilityBand, hours_for
+from service.domain.allocation.knapsack.solver import solve
 from service.domain.policies.pollux import Pollux
-from service.domain.rental.rental_targets import Fleet
+from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTerms
 from tests.unit.service.domain.rental.worth.tables import TableCluster, power, rented, single
 
 FOUR = single(devices=4, on_demand_usd_per_h=4.0)
+TERMS = RentalTerms(rules=RentalRules(), policy=Pollux(), solve=solve)
 
 
 def changed(speed: list[float], present: int, middle: float = 0.5) -> int:
     """The number of nodes after a decision, with one job of these speeds."""
     machines = rented(present)
     fleet = Fleet(machines=machines, nodes={one.id: one.id for one in machines})
-    targets = UtilityBand(middle).targets(TableCluster([speed]), fleet, [FOUR], Pollux(), {}, TERMS)
+    targets = UtilityBand(middle).targets(TableCluster([speed]), fleet, [FOUR], TERMS)
     return present + len(targets.rent) - len(targets.release)
 
 
@@ -35,7 +37,7 @@ def test_nodes_are_kept_within_the_band(present: int, after: int) -> None:
 def test_without_jobs_all_nodes_go_back() -> None:
     machines = rented(3)
     fleet = Fleet(machines=machines, nodes={one.id: one.id for one in machines})
-    targets = UtilityBand(0.5).targets(TableCluster([]), fleet, [FOUR], Pollux(), {}, TERMS)
+    targets = UtilityBand(0.5).targets(TableCluster([]), fleet, [FOUR], TERMS)
     assert (len(targets.rent), len(targets.release)) == (0, 3)
 
 

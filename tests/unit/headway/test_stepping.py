@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import headway
-from headway.contract.runtime import Message, Stepped, from_line
+from headway.contract.rank_lines import from_line
+from headway.contract.runtime import Message, Stepped
 from headway.stepping import EVERY_S, Stepper
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from importlib.metadata import version as installed_version
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel
-from rich.table import Table
 from rich.text import Text
 
 from headway.cli.context import Cli, Format, Output, of
 from headway.cli.doctor_machine import machine_checks, redis_check
+from headway.cli.doctor_selftest import self_test_checks
+from headway.cli.render import hosts as render_hosts
 from headway.client.client import ApiError, Client
 from headway.contract.views.diagnosis import Check, Level
 from headway.errors import HeadwayError
@@ -29,22 +31,51 @@ class DoctorReport(BaseModel):
     checks: list[Check]
 
 
-def doctor(context: typer.Context, output: Output = Format.TABLE) -> None:
+Gpu = Annotated[
+    bool,
+    typer.Option(
+        "--gpu",
+        help="Instead, train on the GPUs of this machine for two minutes: ranks join, leave, are killed and restart.",
+    ),
+]
+
+
+Cluster = Annotated[
+    bool,
+    typer.Option(
+        "--cluster",
+        help="Instead, show all hosts of the cluster and the connections between them that fail or are slow.",
+    ),
+]
+
+
+def doctor(
+    context: typer.Context, gpu: Gpu = False, cluster: Cluster = False, output: Output = Format.TABLE
+) -> None:
     """Check this machine, the service and its agents; exit with 1 if a check fails."""
     cli = of(context)
-    checks = [*machine_checks(os.environ), *service_checks(cli)]
+    if cluster:
+        with cli.connect() as client:
+            hosts = client.hosts()
+        cli.show(output, hosts, render_hosts.hosts_table(hosts))
+        if any(check.level is Level.FAIL for check in hosts.checks):
+            raise typer.Exit(1)
+        return
+    checks = list(_gpu_checks(cli) if gpu else (*machine_checks(os.environ), *service_checks(cli)))
     nothing_wrong = {"why": "", "hint": ""}
     report = DoctorReport(
         checks=[one.model_copy(update=nothing_wrong if one.level is Level.OK else {}) for one in checks]
     )
-    styles = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
-    table = Table.grid(padding=(0, 2))
-    for check in report.checks:
-        text = Text(" ".join(filter(None, (check.found, check.why, check.hint))))
-        table.add_row(Text(check.level, style=styles[check.level]), check.name, text)
-    cli.show(output, report, table)
+    cli.show(output, report, render_hosts.checks_table(report.checks))
     if any(check.level is Level.FAIL for check in report.checks):
         raise typer.Exit(1)
+
+
+def _gpu_checks(cli: Cli) -> Iterator[Check]:
+    with cli.err.status(Text("training on the GPUs of this machine, for about two minutes")) as status:
+        for check in self_test_checks():
+            status.update(Text(f"{check.name}: {check.level}; training on"))
+            yield check
 
 
 def service_checks(cli: Cli) -> Iterator[Check]:

@@ -9,6 +9,7 @@ import typer
 from rich.console import RenderableType
 
 from headway.cli.context import Cli, Format, JobName, Output, ProjectName, of, to_json
+from headway.cli.plain import visible
 from headway.cli.render import jobs as render
 from headway.client.logs import lines
 from headway.contract.views.jobs import EventView, LogChunk, Page
@@ -36,21 +37,24 @@ def logs(
         int | None, typer.Option(min=1, help="show only this attempt of the job, at all of its sizes")
     ] = None,
     generation: Annotated[int | None, typer.Option(min=1, help="show only this generation")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="send control characters, such as colours, to the terminal")
+    ] = False,
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the output of a job's ranks, in the order of its arrival.
+    r"""Show the output of a job's ranks, in the order of its arrival.
 
     Agents upload the output to storage as it is printed, so the newest lines of a running job are seconds
     old. The output of ended jobs and lost ranks is kept. A line in the output marks a part that was left out,
-    because a rank printed too much or because it is no longer kept.
+    because a rank printed too much or because it is no longer kept. Control characters are shown as `\x1b`.
     """
     cli = of(context)
     with cli.connect_in(project) as client:
         read = client.follow_logs if follow else client.logs
         chunks = read(job, rank=rank, tail=tail, since=since, attempt=attempt, generation=generation)
         try:
-            _show_logs(cli, chunks, output, prefixed=rank is None, follow=follow)
+            _show_logs(cli, chunks, output, prefixed=rank is None, follow=follow, raw=raw)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
@@ -86,12 +90,14 @@ def _without_repeats(events: Iterable[EventView]) -> Iterator[tuple[EventView, R
         previous = event.message
 
 
-def _show_logs(cli: Cli, chunks: Iterable[LogChunk], output: Format, *, prefixed: bool, follow: bool) -> None:
+def _show_logs(
+    cli: Cli, chunks: Iterable[LogChunk], output: Format, *, prefixed: bool, follow: bool, raw: bool
+) -> None:
     if output is Format.TABLE:
         silent = True
         for line in lines(chunks, prefixed=prefixed):
             silent = False
-            typer.echo(line)
+            typer.echo(line if raw else visible(line))
         if silent:
             cli.err.print("No output. `headway describe` shows the metrics that the script reports.")
     elif follow:

@@ -13,6 +13,7 @@ from rich.text import Text
 from headway._lazy import lazy
 from headway.cli.context import Format, JobName, Output, ProjectName, of
 from headway.cli.render import jobs as render
+from headway.contract.spec import MAX_SLOTS
 from headway.contract.views.jobs import JobState, JobView, Page
 from headway.errors import HeadwayError
 
@@ -42,7 +43,7 @@ def ps(
 
         def table(jobs: list[JobView]) -> RenderableType:
             if jobs:
-                return render.jobs_table(jobs, cli.now())
+                return render.jobs_table(jobs, cli.now(), one_line=watch)
             return Text("No jobs." if all_ else "No active jobs. `headway ps -a` includes finished jobs.")
 
         jobs = newest()
@@ -89,8 +90,10 @@ def resize(
     output: Output = Format.TABLE,
 ) -> None:
     """Fix the size of a job, or let the scheduler choose it again."""
-    if slots != "auto" and not slots.isdigit():
-        raise typer.BadParameter(f"{slots!r} is neither a number nor auto", param_hint="N|auto")
+    if slots != "auto" and not (slots.isdigit() and 1 <= int(slots) <= MAX_SLOTS):
+        raise typer.BadParameter(
+            f"{slots!r} is neither a number from 1 to {MAX_SLOTS} nor auto", param_hint="N|auto"
+        )
     size = None if slots == "auto" else int(slots)
     with of(context).connect_in(project) as client:
         view = client.resize(job, size, force=force)

@@ -59,9 +59,9 @@ _COLUMNS = columns_of(allocations)
 _ADD = Statement(
     """
     INSERT INTO allocations (job_id, generation, slots, size, device_kind, first_node, master_port, members, stores, reason,
-        message, round_id, granted_at, predicted_samples_per_s, predicted_low, predicted_high)
+        message, round_id, granted_at, predicted_samples_per_s, predicted_low, predicted_high, crossed)
     VALUES (:job_id, :generation, :slots, :size, :device_kind, :first_node, :master_port, :members, :stores, :reason,
-        :message, :round_id, :granted_at, :predicted_samples_per_s, :predicted_low, :predicted_high)
+        :message, :round_id, :granted_at, :predicted_samples_per_s, :predicted_low, :predicted_high, :crossed)
     """
 )
 _LOAD = Statement(

@@ -17,9 +17,10 @@ from service.domain.jobs.failures import RankExit
 from service.domain.jobs.job import size_of
 from service.domain.jobs.membership import Born
 from service.domain.jobs.records import Event
+from service.domain.perf.batch import log_noise_scale
 from service.usecases.ports.jobs import Measured, Reported
 
-_SUMS = ("steps", "step_s_sum", "step_s_squares", "sync_s_sum")
+_SUMS = ("steps", "step_s_sum", "step_s_squares", "sync_s_sum", "noise_steps", "log_noise_sum")
 _LAST_KNOWN = ("gradient_sqr", "gradient_var")
 _EVENT = Statement(
     """
@@ -44,17 +45,20 @@ _EXIT = Statement(
 _MEASURE = Statement(
     """
     INSERT INTO measurements (job_id, generation, global_batch, device_kind, slots, nodes, steps, step_s_sum,
-        step_s_squares, sync_s_sum, local_batch, accumulation, gradient_sqr, gradient_var, updated_at)
+        step_s_squares, sync_s_sum, noise_steps, log_noise_sum, local_batch, accumulation, gradient_sqr, gradient_var,
+        crossed, updated_at)
     SELECT added.*, :now FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS added(
         job_id text, generation int, global_batch int, device_kind text, slots int, nodes int, steps bigint,
-        step_s_sum float8, step_s_squares float8, sync_s_sum float8, local_batch int, accumulation int,
-        gradient_sqr float8, gradient_var float8
+        step_s_sum float8, step_s_squares float8, sync_s_sum float8, noise_steps bigint, log_noise_sum float8,
+        local_batch int, accumulation int, gradient_sqr float8, gradient_var float8, crossed text
     )
     ON CONFLICT (job_id, generation, global_batch) DO UPDATE SET
         steps = measurements.steps + excluded.steps,
         step_s_sum = measurements.step_s_sum + excluded.step_s_sum,
         step_s_squares = measurements.step_s_squares + excluded.step_s_squares,
         sync_s_sum = measurements.sync_s_sum + excluded.sync_s_sum,
+        noise_steps = measurements.noise_steps + excluded.noise_steps,
+        log_noise_sum = measurements.log_noise_sum + excluded.log_noise_sum,
         local_batch = excluded.local_batch,
         accumulation = excluded.accumulation,
         gradient_sqr = coalesce(excluded.gradient_sqr, measurements.gradient_sqr),
@@ -65,7 +69,7 @@ _MEASURE = Statement(
 """Addition of a batch of steps to the statistics.
 
 For the local batch, the accumulation and the smoothed gradient noise the latest value replaces the earlier
-one. Uneven ranks can change their shares between reports.
+one. `log_noise_sum` has the logarithm of the noise scale, added up over `noise_steps`. Uneven ranks can change their shares between reports.
 """
 
 _LAST_TURN = Statement(
@@ -150,6 +154,7 @@ def _is_finite(row: Mapping[str, Any]) -> bool:
 
 def _row(one: Measured) -> dict[str, Any]:
     progress = one.progress
+    log_noise = log_noise_scale(progress.gradient_sqr, progress.gradient_var)
     return {
         "job_id": one.job_id,
         "generation": one.allocation.generation,
@@ -161,10 +166,13 @@ def _row(one: Measured) -> dict[str, Any]:
         "step_s_sum": progress.step_s_sum,
         "step_s_squares": progress.step_s_squares,
         "sync_s_sum": progress.sync_s_sum,
+        "noise_steps": 0 if log_noise is None else progress.steps,
+        "log_noise_sum": 0.0 if log_noise is None else progress.steps * log_noise,
         "local_batch": progress.local_batch,
         "accumulation": progress.accumulation,
         "gradient_sqr": progress.gradient_sqr,
         "gradient_var": progress.gradient_var,
+        "crossed": one.allocation.crossed,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -28,7 +28,7 @@ from service.adapters.postgres.jobs.jobs import COLUMNS, find_row, spec_of
 from service.adapters.postgres.money.job_costs import costs_of_jobs
 from service.adapters.postgres.tables.core import TERMINAL_SQL, events, metrics
 from service.domain.jobs.lifecycle import JobEvent
-from service.domain.jobs.status import LastDecision, present_reason
+from service.domain.jobs.status import LastDecision, present_reason, standing
 from service.usecases.ports.jobs import JobFilter, JobQueries, JobRef, SizeChange
 
 _DECIDED_ABOUT = frozenset({JobState.PENDING, JobState.RUNNING})
@@ -205,14 +205,19 @@ class PostgresJobQueries(OnSession, JobQueries):
 def _view(row: FetchedRow, names: Mapping[str, str], decided: LastDecision | None) -> JobView:
     spec, state = spec_of(row.spec), JobState(row.state)
     size = sum(len(slots) for slots in row.allocation.values())
+    progress = JobProgress.model_validate_json(row.progress)
+    note = standing(progress, state, row.generation, datetime.now(UTC))
+    if note:
+        progress.samples_per_s = 0.0
     return record_of(
         JobView,
         row,
         size=size,
         allocation={names.get(node, node): slots for node, slots in row.allocation.items()},
-        progress=JobProgress.model_validate_json(row.progress),
+        progress=progress,
         spec=spec,
-        present=present_reason(
+        present=note
+        or present_reason(
             spec=spec, state=state, size=size, pinned=row.pinned_size, message=row.message, last=decided
         ),
     )

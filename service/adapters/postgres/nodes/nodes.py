@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, or_, select, text, update
+from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, text, tuple_, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from headway.contract.agents import NodeState
 from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Statement, columns_of
 from service.adapters.postgres.tables.core import api_processes, nodes, slot_grants
-from service.adapters.postgres.tables.upkeep import quarantines
+from service.adapters.postgres.tables.upkeep import quarantines, stragglers
 from service.domain.cluster.snapshot import SlotKey
 from service.domain.nodes.health import Quarantine
+from service.domain.nodes.stragglers import LONGEST, StragglerMark
 from service.domain.shared.errors import NotFound
 from service.usecases.ports.nodes import Heartbeat, NodeRecord, Nodes
 
@@ -69,6 +70,9 @@ _KEEP = Statement(
 )
 _COUNT = Statement(f"SELECT count(*) AS number FROM nodes WHERE state <> '{NodeState.LOST}'")  # noqa: S608
 _OPEN = quarantines.c.released_at.is_(None)
+_MARKED = Statement(
+    f"SELECT {columns_of(stragglers)} FROM stragglers WHERE marked_at > :since ORDER BY node_id, slot"  # noqa: S608
+)
 _OPEN_ON = Statement(
     f"""
     SELECT {columns_of(quarantines)} FROM quarantines
@@ -98,7 +102,7 @@ class PostgresNodes(OnSession, Nodes):
     async def save(self, node: NodeRecord) -> None:
         # An update of the key would take a stronger lock than FOR NO KEY UPDATE.
         slots = [slot.model_dump(mode="json") for slot in node.slots]
-        values = {**values_of(node, without={"id", "name"}), "slots": slots}
+        values = {**values_of(node, without={"id", "name"}), "slots": slots, "labels": dict(node.labels)}
         statement = upsert(nodes).values(id=node.id, name=node.name, **values)
         await self._session.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
 
@@ -196,6 +200,24 @@ class PostgresNodes(OnSession, Nodes):
             .returning(quarantines.c.id)
         )
         return await self._session.first(insertion) is not None
+
+    async def mark_straggler(self, mark: StragglerMark) -> None:
+        values = values_of(mark)
+        await self._session.execute(
+            upsert(stragglers)
+            .values(values)
+            .on_conflict_do_update(index_elements=["node_id", "slot"], set_=values)
+        )
+
+    async def unmark_stragglers(self, slots: Sequence[SlotKey]) -> None:
+        if slots:
+            marked = tuple_(stragglers.c.node_id, stragglers.c.slot)
+            keys = [(key.node_id, key.slot) for key in slots]
+            await self._session.execute(delete(stragglers).where(marked.in_(keys)))
+
+    async def stragglers(self, now: datetime) -> list[StragglerMark]:
+        rows = await self._session.fetch(_MARKED, since=now - LONGEST)
+        return [mark for mark in (record_of(StragglerMark, row) for row in rows) if mark.counts(now)]
 
 
 def _silent(moment: datetime) -> ColumnElement[bool]:

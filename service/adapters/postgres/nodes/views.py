@@ -13,11 +13,13 @@ from headway.contract.health import QuarantineView
 from headway.contract.views.nodes import NodeView, SlotView
 from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Statement
+from service.adapters.postgres.nodes.links import PostgresHostLinks
 from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.tables.core import jobs, nodes, slot_grants
 from service.adapters.postgres.tables.rental import ENDED_SQL, machines
 from service.domain.cluster.snapshot import SlotKey
 from service.domain.nodes.health import Quarantine
+from service.domain.nodes.links import apart_of
 from service.domain.nodes.silence import SilenceRule
 from service.usecases.ports.nodes import HeldSlot, JobTurn, NodeQueries, NodeSlots, QuarantinePeriod
 
@@ -96,6 +98,7 @@ class PostgresNodeQueries(OnSession, NodeQueries):
             for row in await self._session.rows(held)
         }
         confined = {one.key: one for one in await PostgresNodes(self._session).open_quarantines()}
+        slow = {one.key: one.sentence for one in await PostgresNodes(self._session).stragglers(now)}
         over = (
             select(machines.c.id)
             .where(machines.c.id == nodes.c.machine_id, text(f"machines.{ENDED_SQL}"))
@@ -104,7 +107,14 @@ class PostgresNodeQueries(OnSession, NodeQueries):
         query = select(nodes).where(~((nodes.c.state == NodeState.LOST) & over)).order_by(nodes.c.name)
         rows = await self._session.rows(query)
         silence_s = silence.silence_of(sum(row.state != NodeState.LOST for row in rows))
-        return [_node_view(row, holders, confined, now, silence_s) for row in rows]
+        alone = apart_of(await PostgresHostLinks(self._session).concerning_failures(), now).alone
+        views = [_node_view(row, holders, confined, slow, now, silence_s) for row in rows]
+        return [
+            view.model_copy(update={"message": _alone_message(view.message, alone[view.id])})
+            if view.id in alone
+            else view
+            for view in views
+        ]
 
     async def slots(self) -> list[NodeSlots]:
         return [record_of(NodeSlots, row) for row in await self._session.fetch(_NODES)]
@@ -137,19 +147,27 @@ def _message(message: str, slots: Sequence[SlotView]) -> str:
     return f"takes no jobs: {why}" if why else message
 
 
+def _alone_message(message: str, failure: str) -> str:
+    alone = f"gets jobs of one node only: {failure}; see headway doctor --cluster"
+    return f"{message}; {alone}" if message else alone
+
+
 def _node_view(
     row: Any,
     holders: Mapping[tuple[str, int], tuple[str, str]],
     confined: Mapping[SlotKey, Quarantine],
+    slow: Mapping[SlotKey, str],
     now: datetime,
     silence_s: float,
 ) -> NodeView:
     slots = []
     for slot in row.slots:
         job_id, job_name = holders.get((row.id, slot["index"]), (None, None))
-        quarantine = confined.get(SlotKey(row.id, slot["index"]))
+        key = SlotKey(row.id, slot["index"])
+        quarantine = confined.get(key)
         view = None if quarantine is None else record_of(QuarantineView, values_of(quarantine))
-        slots.append(record_of(SlotView, slot, job_id=job_id, job_name=job_name, quarantine=view))
+        more = {"quarantine": view, "slow": slow.get(key, "")}
+        slots.append(record_of(SlotView, slot, job_id=job_id, job_name=job_name, **more))
     return record_of(
         NodeView,
         row,

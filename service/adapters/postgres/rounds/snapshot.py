@@ -18,6 +18,7 @@ from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import FetchedRow, Session, Statement
 from service.adapters.postgres.jobs.jobs import COLUMNS, row_to_job
 from service.adapters.postgres.money.tenants import tenants_of
+from service.adapters.postgres.nodes.links import PostgresHostLinks
 from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.rental.hazards import history_of_kinds
 from service.adapters.postgres.rounds.loss_histories import loss_histories_of
@@ -40,11 +41,12 @@ from service.domain.cluster.snapshot import (
     Snapshot,
 )
 from service.domain.jobs.job import Job, class_of
+from service.domain.nodes.links import apart_of
 from service.domain.rental.spot.history import SpotRisk
 
 OTHER_JOBS = 64
 """Number of succeeded jobs of any class, the latest ones, whose run times predict jobs of a new class."""
-_PLAN = "device_kind, slots, nodes, global_batch, local_batch, accumulation"
+_PLAN = "device_kind, slots, nodes, global_batch, local_batch, accumulation, crossed"
 _STATISTICS = f"""
     {_PLAN}, max(generation), sum(steps), sum(step_s_sum), sum(step_s_squares), sum(sync_s_sum),
     (array_agg(gradient_sqr ORDER BY updated_at DESC) FILTER (WHERE gradient_sqr IS NOT NULL))[1],
@@ -52,22 +54,25 @@ _STATISTICS = f"""
 """
 """Statistics of steps, added up: one row for every configuration and batch plan of a job.
 
-Gradient noise changes during training, so its latest estimate counts.
+Gradient noise changes during training. Its latest estimate counts for the job, and its mean over whole runs for later
+jobs of the class.
 """
 _MEASUREMENTS = text(
     f"""
-    SELECT job_id, {_STATISTICS} FROM measurements
+    SELECT job_id, {_STATISTICS}, sum(noise_steps), sum(log_noise_sum) FROM measurements
     WHERE job_id = ANY(CAST(:jobs AS text[])) AND steps >= {LEAST_STEPS}
     GROUP BY job_id, {_PLAN} ORDER BY job_id, max(generation), {_PLAN}
     """  # noqa: S608 - constants
 )
 _CLASS_MEASUREMENTS = text(
     f"""
-    SELECT latest.job_class, {_STATISTICS}, latest.reference_batch, latest.min_depth
+    SELECT latest.job_class, {_STATISTICS}, coalesce(sum(noise_steps) FILTER (WHERE latest.succeeded), 0),
+        coalesce(sum(log_noise_sum) FILTER (WHERE latest.succeeded), 0), latest.reference_batch, latest.min_depth
     FROM unnest(CAST(:classes AS text[])) AS wanted
     CROSS JOIN LATERAL (
         SELECT id, job_class, CAST(spec->'batch'->>'global' AS int) AS reference_batch,
-            CAST(spec #>> '{{elastic,partial_backprop,min_depth}}' AS float) AS min_depth
+            CAST(spec #>> '{{elastic,partial_backprop,min_depth}}' AS float) AS min_depth,
+            state = 'SUCCEEDED' AS succeeded
         FROM jobs
         WHERE job_class = wanted AND started_at IS NOT NULL
         ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
@@ -145,7 +150,7 @@ _JOBS = Statement(f"SELECT {COLUMNS} FROM jobs WHERE NOT ({TERMINAL_SQL})")  # n
 _NODES = Statement(
     """
     SELECT id, name, state, slots::text, market, usd_per_slot_h, reclaim_at, container_engine IS NOT NULL,
-        machine_id FROM nodes
+        nullif(labels::text, '{}'), machine_id FROM nodes
     """
 )
 _HELD = Statement("SELECT node_id, slot, job_id FROM slot_grants WHERE released_at IS NULL")
@@ -218,7 +223,9 @@ async def take_snapshot(
         market_limits=_market_limits(job_rows),
         spent=await spent_for(session, policy_state),
         ended=await _ended(session, policy_state),
+        stragglers={mark.key: mark.sentence for mark in await PostgresNodes(session).stragglers(now)},
         orders=await _orders(session, now),
+        apart=apart_of(await PostgresHostLinks(session).concerning_failures(), now),
         contention=contention,
         policy=policy,
         policy_state=policy_state,
@@ -258,7 +265,7 @@ def _node(row: FetchedRow, confined: Mapping[int, str]) -> Node:
 
     `confined` are its slots in quarantine. Slots that its agent withholds are treated like those.
     """
-    node_id, name, state, slots, market, usd_per_slot_h, reclaim_at, containers, _ = row
+    node_id, name, state, slots, market, usd_per_slot_h, reclaim_at, containers, labels, _ = row
     kinds, withheld = _slots(slots)
     if confined or withheld:
         confined = {**withheld, **confined}
@@ -273,6 +280,7 @@ def _node(row: FetchedRow, confined: Mapping[int, str]) -> Node:
         reclaim_at=reclaim_at,
         containers=containers,
         quarantined=confined,
+        labels={} if labels is None else json.loads(labels),
     )
 
 
@@ -338,6 +346,7 @@ def _measurement(row: Sequence[Any]) -> Measurement:
         global_batch,
         local_batch,
         accumulation,
+        crossed,
         generation,
         total,
         step_s_sum,
@@ -345,6 +354,8 @@ def _measurement(row: Sequence[Any]) -> Measurement:
         sync_s_sum,
         gradient_sqr,
         gradient_var,
+        noise_steps,
+        log_noise_sum,
         *of_class,
     ) = row
     steps = int(total)
@@ -366,8 +377,11 @@ def _measurement(row: Sequence[Any]) -> Measurement:
         sync_s=None if slots > 1 and sync_s_sum <= 0 else sync_s_sum / steps,
         gradient_sqr=gradient_sqr,
         gradient_var=gradient_var,
+        noise_steps=int(noise_steps),
+        log_noise_sum=log_noise_sum,
         reference_batch=of_class[0] if of_class else None,
         min_depth=of_class[1] if of_class else None,
+        crossed=crossed,
     )
 
 

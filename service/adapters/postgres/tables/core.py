@@ -139,15 +139,14 @@ nodes = Table(
     Column("machine_id", Text),
     Column("usd_per_slot_h", Float),
     Column("reclaim_at", Moment),
+    Column("labels", JSONB, nullable=False, server_default="{}"),
     CheckConstraint(f"state IN ({listed([*NodeState])})", name="state_known"),
     CheckConstraint(f"market IN ({listed([*Market])})", name="market_known"),
 )
 """Nodes.
 
-`machine_id` is null for hosts that are not rented, `usd_per_slot_h` where the prices by device kind apply.
-`reclaim_at` is the announced reclaim time of a spot machine. `token_since` is the first use of the node's
-token; until then the previous token works too. `join_token_id` is null after joining with the permanent
-token, `container_engine` for hosts that cannot start containers.
+`machine_id` is null for hosts that are not rented, `usd_per_slot_h` where the prices by device kind apply. `reclaim_at` is
+the reclaim time of a spot machine. `token_since` is the first use of the node's token; until then the previous one works too.
 """
 
 allocations = Table(
@@ -171,15 +170,13 @@ allocations = Table(
     Column("predicted_samples_per_s", Float),
     Column("predicted_low", Float),
     Column("predicted_high", Float),
+    Column("crossed", Text, nullable=False, server_default=""),
     CheckConstraint("size > 0", name="size_positive"),
     Index(
         "ix_allocations_predicted", "granted_at", postgresql_where=text("predicted_samples_per_s IS NOT NULL")
     ),
 )
-"""Every allocation that a job ran on or prepared, by generation.
-
-The prediction is null where no round predicted anything, as after a loss.
-"""
+"""Every allocation that a job ran on or prepared, by generation. Without a prediction, as after a loss, that is null."""
 
 slot_grants = Table(
     "slot_grants",
@@ -265,6 +262,9 @@ measurements = Table(
     Column("gradient_sqr", Float),
     Column("gradient_var", Float),
     Column("updated_at", Moment, nullable=False),
+    Column("noise_steps", BigInteger, nullable=False, server_default="0"),
+    Column("log_noise_sum", Float, nullable=False, server_default="0"),
+    Column("crossed", Text, nullable=False, server_default=""),
 )
 """Sufficient statistics of step time by generation and batch plan, from which models are fitted."""
 
@@ -395,5 +395,4 @@ api_processes = Table(
 )
 """API replicas that are up. A node becomes LOST only by silence during which an API process could hear it.
 
-`late_at` is the last time the replica refused or delayed reports of agents; null if never.
-"""
+`late_at` is the last time that the replica refused or delayed reports; null if never."""

@@ -57,6 +57,17 @@ quarantines = Table(
 `device` is the UUID of the GPU. Another GPU in the same slot is not in quarantine.
 """
 
+stragglers = Table(
+    "stragglers",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="CASCADE"), primary_key=True),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("job", Text, nullable=False),
+    Column("times", Float, nullable=False),
+    Column("marked_at", Moment, nullable=False),
+)
+"""The last mark of each slot on which a rank stayed slower than the others of its job. Old ones no longer count."""
+
 past_allocations = Table(
     "past_allocations",
     metadata,

@@ -43,6 +43,8 @@ from service.usecases.jobs.submit import admit
 from service.usecases.ports.jobs import JobFilter
 from service.usecases.storage.checkpoints import list_checkpoints
 
+_LAST = 2**63 - 1
+"""Largest number that the database knows."""
 router = APIRouter(
     prefix="/api/v1/jobs",
     tags=["jobs"],
@@ -229,10 +231,10 @@ async def list_events(
     """List the job's events, oldest first. With `Accept: text/event-stream`, stream them as they happen."""
     job_id = (await _view(context, job)).id
     if wants_stream(request):
-        last = _number(request.headers.get("last-event-id")) or after
+        last = _number(request.headers.get("last-event-id")) or min(after, _LAST)
         return as_stream(follow_events(context, job_id, last))
     async with context.transactions.begin() as tx:
-        page = await tx.job_queries.events(job_id, after=_number(cursor) or after, limit=limit)
+        page = await tx.job_queries.events(job_id, after=_number(cursor) or min(after, _LAST), limit=limit)
     return as_page(request, page)
 
 
@@ -303,7 +305,7 @@ async def read_job_logs(
 def _number(text: str | None) -> int:
     if text is None:
         return 0
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 18:
         raise InvalidField(
             "cursor", "this is not a cursor of this listing; repeat the request without a cursor"
         )

@@ -18,6 +18,7 @@ from headway.contract.agents import (
 )
 from headway.contract.credentials import JOB_ID_PATTERN, MAX_GENERATION, SecretsReply, SecretsRequest
 from headway.contract.values.text import GivenText
+from service.api.http.addresses import client_address
 from service.api.http.context import (
     ApiContext,
     Context,
@@ -52,7 +53,9 @@ RENEW_CREDENTIALS_S = 86_400.0
     status_code=201,
     response_model=JoinReply,
 )
-async def join_agent(context: Context, request: JoinRequest, credentials: Credentials) -> Response:
+async def join_agent(
+    context: Context, request: JoinRequest, credentials: Credentials, connection: Request
+) -> Response:
     """Join the cluster as a host with its slots.
 
     The credentials are a join token, the token of a rented machine, or the host's earlier token when it
@@ -65,6 +68,8 @@ async def join_agent(context: Context, request: JoinRequest, credentials: Creden
             tx, request, digest_of(credentials), permanent=may_join(context, credentials), now=now
         )
         node = await join(tx, request, admission, node_id=new_id("n", now), token=token, now=now)
+        source = client_address(connection.scope, context.http.trusted_proxies)
+        await tx.links.save_facts(node.id, request.host, source, now)
     reply = JoinReply(
         node_id=node.id,
         node_token=token,
@@ -106,7 +111,7 @@ async def take_in(
         reply = await ingest(
             tx, node_id, report, launch=context.launch, lease_s=context.lease_s, now=context.now()
         )
-    return reply.model_copy(update={"report_every_s": leases.slower_s})
+    return reply.model_copy(update={"reach": leases.links.of(node_id), "report_every_s": leases.slower_s})
 
 
 @router.post("/{node_id}/secrets", operation_id="fetch_secrets", response_model=SecretsReply)

@@ -1,6 +1,6 @@
 """`/metrics`: metrics in the text format of Prometheus.
 
-It needs a token only if `HEADWAY_METRICS_TOKEN` is set, because it contains only totals.
+It names projects and budgets, so it is for `HEADWAY_METRICS_TOKEN` and for viewers of all projects, unless it is public.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from headway.contract.health import FaultCause
-from service.api.http.context import Context, require_monitor
+from service.api.http.access import require_monitor
+from service.api.http.context import Context
 from service.api.http.pressure import Gates, Traffic
 from service.api.routes.upkeep.metrics_cluster import cluster_metrics
 from service.api.routes.upkeep.metrics_money import MoneyFigures, money_figures, money_metrics

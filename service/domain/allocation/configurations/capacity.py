@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headway.contract.values.topology import LEVELS, path_of
 from service.domain.allocation.configurations.eligibility import Holding
 from service.domain.cluster.pools import Pool
 from service.domain.cluster.snapshot import Node, Snapshot
@@ -24,6 +25,8 @@ class PoolCapacity:
         slots: (N,) number of slots of each node.
         room: (N,) the slots that a round may grant: free slots, and slots of jobs that it may move.
         usd_per_slot_h: mean of the nodes' prices.
+        within: most slots of a group of nodes that differ at no topology level, at most at the first, at most at
+            the second, and so on. Empty if no node has labels.
     """
 
     pool: Pool
@@ -31,6 +34,12 @@ class PoolCapacity:
     slots: IntArray
     room: IntArray
     usd_per_slot_h: float
+    within: tuple[int, ...] = ()
+
+    def crossed(self, slots: IntArray) -> IntArray:
+        """Return the number of the smallest level that these sizes (C,) must cross, 0 for none."""
+        # The largest level is crossed by every size that no group holds.
+        return np.searchsorted(np.array(self.within, dtype=np.int64), slots)
 
 
 def capacities_of(snapshot: Snapshot, holdings: Mapping[str, Holding]) -> dict[str, PoolCapacity]:
@@ -56,8 +65,22 @@ def capacities_of(snapshot: Snapshot, holdings: Mapping[str, Holding]) -> dict[s
             slots=np.array([slots[pool, node] for node in taking], dtype=np.int64),
             room=np.array([room[pool, node] for node in taking], dtype=np.int64),
             usd_per_slot_h=_price(snapshot, pool, list(members[pool].values())),
+            within=_within([members[pool][node] for node in taking], [slots[pool, node] for node in taking]),
         )
     return capacities
+
+
+def _within(nodes: Sequence[Node], slots: Sequence[int]) -> tuple[int, ...]:
+    """Return `PoolCapacity.within` of nodes with these numbers of slots."""
+    if not any(node.labels for node in nodes):
+        return ()
+    largest = []
+    for level in range(len(LEVELS)):
+        groups: Counter[tuple[str, ...]] = Counter()
+        for node, count in zip(nodes, slots, strict=True):
+            groups[path_of(node.labels)[level:]] += count
+        largest.append(max(groups.values()))
+    return tuple(largest)
 
 
 def _price(snapshot: Snapshot, pool: Pool, nodes: Sequence[Node]) -> float:

@@ -23,7 +23,7 @@ from service.domain.cluster.market_limits import MarketLimit
 from service.domain.cluster.pools import Pool, slots_in
 from service.domain.jobs.job import Job
 from service.domain.policies.framework.policy import Configurations
-from service.domain.shared.arrays import IntArray
+from service.domain.shared.arrays import FloatArray, IntArray
 
 _TOO_MANY_SIZES = 256
 """Number of sizes above which a pool gets columns only for regular sizes (`shapes.regular_sizes`)."""
@@ -118,20 +118,24 @@ def columns_of(
     nodes = np.zeros(len(parts), dtype=np.int64)
     for index, one in enumerate(shapes):
         nodes += np.append(one.nodes, 0)[shape[:, index]]
+    crosses = _crosses(parts, capacities)
     private = np.zeros_like(parts)
     for amounts in _private_amounts(holdings, pools):
         needs = np.where(parts > 0, amounts, 0)
         own = np.flatnonzero((needs == amounts).all(axis=1) & (private == 0).all(axis=1))
         parts, nodes = np.concatenate([parts, parts[own]]), np.concatenate([nodes, nodes[own]])
+        crosses = None if crosses is None else np.concatenate([crosses, crosses[own]])
         shape = np.concatenate([shape, np.full((len(own), len(pools)), -1)])
         private = np.concatenate([private, needs[own]])
     # A column in two pools is counted with the pool that may be lost.
     kind = np.array([np.flatnonzero(one > 0)[-1] for one in parts], dtype=np.int64)
-    usd_per_h = np.zeros(len(parts))
-    for index, capacity in enumerate(capacities.values()):
-        usd_per_h += np.where(parts[:, index] > 0, parts[:, index] * capacity.usd_per_slot_h, 0.0)
     configurations = Configurations(
-        kinds=tuple(capacities), kind=kind, slots=parts.sum(axis=1), nodes=nodes, usd_per_h=usd_per_h
+        kinds=tuple(capacities),
+        kind=kind,
+        slots=parts.sum(axis=1),
+        nodes=nodes,
+        usd_per_h=_prices(parts, capacities),
+        crosses=crosses,
     )
     return Columns(
         configurations=configurations,
@@ -150,6 +154,23 @@ def columns_of(
     )
 
 
+def _prices(parts: IntArray, capacities: Mapping[str, PoolCapacity]) -> FloatArray:
+    """Return the dollars per hour (C,) of columns with these slots (C, P) by pool."""
+    usd_per_h = np.zeros(len(parts))
+    for index, capacity in enumerate(capacities.values()):
+        usd_per_h += np.where(parts[:, index] > 0, parts[:, index] * capacity.usd_per_slot_h, 0.0)
+    return usd_per_h
+
+
+def _crosses(parts: IntArray, capacities: Mapping[str, PoolCapacity]) -> IntArray | None:
+    """Return the level (C,) that each column must cross; None if no node has labels. Columns in two pools count none."""
+    if not any(capacity.within for capacity in capacities.values()):
+        return None
+    alone = (parts > 0).sum(axis=1) == 1
+    found = [one.crossed(parts[:, pool]) for pool, one in enumerate(capacities.values())]
+    return np.where(alone, np.max(found, axis=0), 0)
+
+
 def _by_kind(configurations: Configurations, pools: Sequence[Pool], parts: IntArray) -> Configurations:
     kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
     of_pool = np.array([kinds.index(pool.kind) for pool in pools], dtype=np.int64)
@@ -163,6 +184,7 @@ def _by_kind(configurations: Configurations, pools: Sequence[Pool], parts: IntAr
         nodes=configurations.nodes,
         usd_per_h=configurations.usd_per_h,
         parts=by_kind if ((by_kind > 0).sum(axis=1) > 1).any() else None,
+        crosses=configurations.crosses,
     )
 
 
@@ -274,7 +296,7 @@ def _private_amounts(holdings: Mapping[str, Holding], pools: Sequence[Pool]) -> 
 
 def _sizes(job: Job) -> tuple[int, ...]:
     pinned = () if job.pinned_size is None else (job.pinned_size,)
-    return (*job.spec.elastic.allowed_sizes(), *pinned)
+    return (*job.spec.allowed_sizes(), *pinned)
 
 
 def _wanted_in(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from headway.contract.agents import NodeState
 from headway.contract.spec import Resize
 from headway.contract.values.devices import mix_name
 from headway.contract.views.jobs import JobState
-from service.domain.cluster.snapshot import SlotKey, Snapshot, allocation_of
+from service.domain.cluster.snapshot import SlotKey, Snapshot
 from service.domain.jobs.first_step import SILENT_S
 from service.domain.jobs.job import Job, size_of
 from service.domain.jobs.retries import LONGEST_BACKOFF_S
@@ -69,29 +69,6 @@ def is_movable(job: Job, snapshot: Snapshot) -> bool:
     return job.state is JobState.RUNNING and whole and job.spec.elastic.resize is not Resize.NEVER
 
 
-def settled_job(job: Job, keys: Sequence[SlotKey]) -> Job:
-    """Return the job as a round could decide about it without any transition: running on these slots, or
-    waiting.
-
-    A job of fixed size has its present size and no other.
-    """
-    elastic, pinned = job.spec.elastic, job.pinned_size
-    if elastic.resize is Resize.NEVER and keys:
-        pinned = len(keys)
-        elastic = elastic.model_copy(update={"resize": Resize.RESTART})
-    return replace(
-        job,
-        state=JobState.RUNNING if keys else JobState.PENDING,
-        spec=job.spec.model_copy(update={"elastic": elastic}),
-        pinned_size=pinned,
-        pause_requested=False,
-        retry_at=None,
-        allocation=allocation_of(keys),
-        target=None,
-        switch=None,
-    )
-
-
 def deciding_jobs(snapshot: Snapshot) -> tuple[Job, ...]:
     """Return the jobs that a round decides about, in the order of their submission.
 
@@ -146,7 +123,7 @@ def backs_off(job: Job, snapshot: Snapshot) -> bool:
 
 def is_left_over(job: Job, size: int) -> bool:
     """Return True if a loss has left the job at a size that its spec does not allow; it must change."""
-    return size > 0 and job.live and size not in job.spec.elastic.allowed_sizes()
+    return size > 0 and job.live and size not in job.spec.allowed_sizes()
 
 
 def is_silent(job: Job, snapshot: Snapshot) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headway.contract.values.devices import slots_by_kind
+from headway.contract.values.topology import level_number
 from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.configurations.shapes import offered
@@ -29,7 +30,14 @@ def allowed_by_spec(scope: RoundScope) -> BoolArray:
     known: dict[object, BoolArray] = {}
     for row, (job, holding) in enumerate(zip(scope.jobs, scope.holdings.values(), strict=True)):
         image = job.spec.image is not None
-        key = (job.spec.elastic, job.spec.resources.devices, job.spec.market, job.pinned_size, image)
+        key = (
+            job.spec.elastic,
+            job.spec.parallel,
+            job.pinned_size,
+            job.spec.resources.devices,
+            job.spec.market,
+            image,
+        )
         if key not in known:
             closed = np.array([not pool.serves(job.spec) for pool in columns.pools], dtype=np.bool_)
             known[key] = ~(uses & closed).any(axis=1) & np.isin(slots, job.sizes) & _mixes(job, columns)
@@ -80,10 +88,13 @@ def measured_configurations(scope: RoundScope) -> MeasuredConfigurations:
                 continue
             same = columns_of_size(measurement.device_kind, measurement.slots, configurations)
             tried[row] |= same
-            # Spread over more nodes than the column has, the job was slower than it would be in the column.
+            # Spread over more nodes or levels than the column has, the job was slower than it would be in the column.
+            exact = same & (configurations.nodes == measurement.nodes)
+            if configurations.crosses is not None:
+                exact &= configurations.crosses == level_number(measurement.crossed)
             entries += (
                 (row, column, measurement.samples_per_s, batch_of(measurement), measurement.steps)
-                for column in np.flatnonzero(same & (configurations.nodes == measurement.nodes)).tolist()
+                for column in np.flatnonzero(exact).tolist()
             )
         # Measurements of its class reach a job by the models of its kinds, but those of mixes fit no model.
         entries += (

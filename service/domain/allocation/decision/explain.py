@@ -14,6 +14,7 @@ from headway.contract.spec import Resize
 from headway.contract.values.depths import mean_depth
 from headway.contract.values.devices import slots_by_kind
 from headway.contract.values.markets import pool_name
+from headway.contract.values.topology import level_name
 from headway.contract.views.jobs import Reason, SizeOption
 from service.domain.allocation.configurations.eligibility import Holding, is_left_over
 from service.domain.allocation.decision.deadline_texts import room_for_deadlines
@@ -25,6 +26,7 @@ from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.limits.spending import SpendingBar
 from service.domain.allocation.limits.tenancy import GuaranteeClaim
+from service.domain.allocation.placement.placed_speed import level_of
 from service.domain.allocation.placement.placement import Placement, describe_move
 from service.domain.cluster.pools import Pool, anchor_in, device_kind_of, slots_in, slots_of
 from service.domain.jobs.job import Allocation, Job
@@ -127,6 +129,7 @@ def all_options(round_: Round, choices: Choices) -> list[tuple[SizeOption, ...]]
 def _facts(round_: Round) -> list[dict[str, Any]]:
     """Return the facts by column that the options of all jobs share."""
     columns, configurations = round_.columns, round_.columns.configurations
+    crosses = configurations.crosses
     return [
         {
             "device_kind": columns.by_kind.kind_name(column),
@@ -135,6 +138,7 @@ def _facts(round_: Round) -> list[dict[str, Any]]:
             "usd_per_h": float(configurations.usd_per_h[column]),
             "slots": int(configurations.slots[column]),
             "nodes": int(configurations.nodes[column]),
+            "crosses": "" if crosses is None else level_name(int(crosses[column])),
         }
         for column, kind in enumerate(configurations.kind.tolist())
     ]
@@ -211,7 +215,8 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> ReasonT
         successor = snapshot.jobs.get(placement.makes_room_for)
         names = {node.id: node.name for node in snapshot.nodes.values()}
         heir = named([successor], case.job.spec.project) if successor else ""
-        text = describe_move(current, placement.allocation, heir=heir, node_names=names)
+        closer = level_of(case.round, placement.allocation) < level_of(case.round, current)
+        text = describe_move(current, placement.allocation, heir=heir, node_names=names, closer=closer)
         return ReasonText(Reason.BETTER_ALLOCATION, text)
     barred = _barred(case)
     if barred is not None:
@@ -338,7 +343,8 @@ def _forced_out(case: Case) -> ReasonText | None:
         return None
     names = ", ".join(sorted({snapshot.nodes[key.node_id].name for key in leaving}))
     bad = [
-        f"slot {key.slot} of {node.name} is in quarantine: {node.quarantined[key.slot]}"
+        f"slot {key.slot} of {node.name} is {'slow' if key in snapshot.stragglers else 'in quarantine'}: "
+        f"{node.quarantined[key.slot]}"
         for key, node in ((key, snapshot.nodes[key.node_id]) for key in leaving)
         if key.slot in node.quarantined
     ]

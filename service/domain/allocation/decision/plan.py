@@ -17,6 +17,7 @@ from service.domain.allocation.decision.batches import (
     batch_text,
     counted_effect,
 )
+from service.domain.allocation.decision.crossing_texts import crossing_text
 from service.domain.allocation.decision.deadline_texts import deadline_text
 from service.domain.allocation.decision.explain import (
     Case,
@@ -32,8 +33,10 @@ from service.domain.allocation.decision.explain import (
 )
 from service.domain.allocation.decision.guarantees import choose_within_guarantees
 from service.domain.allocation.decision.length_texts import length_text
+from service.domain.allocation.decision.parted_texts import why_parted
 from service.domain.allocation.decision.quota_texts import why_at_quota
 from service.domain.allocation.decision.reason_texts import ReasonText
+from service.domain.allocation.decision.stuck_jobs import choose_without_stuck
 from service.domain.allocation.decision.waiting import (
     WaitingFacts,
     small_budget_text,
@@ -45,10 +48,12 @@ from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING, Solution, Solve
 from service.domain.allocation.placement.cluster_layout import places_of
 from service.domain.allocation.placement.pacing import OptionalChange, orders_of, put_off
+from service.domain.allocation.placement.placed_speed import placed_share
 from service.domain.allocation.placement.placement import Placement, PlacementStep
 from service.domain.cluster.snapshot import Orders, SlotKey, Snapshot, allocation_of
 from service.domain.jobs.first_step import awaits_first_step
 from service.domain.jobs.job import Allocation, size_of
+from service.domain.jobs.parallelism import lacks_memory
 from service.domain.perf.mixed import expected_samples, mixes_of
 from service.domain.policies.framework.policy import Choices, Policy
 
@@ -130,10 +135,11 @@ def decide(
     snapshot = round_.snapshot
     began_s = clock_s()
     shared = choose_within_guarantees(round_.given, round_.tenancy, policy, round_.contest.solver(solve))
-    choices = shared.choices
     solved_s = clock_s()
+    placements = places_of(round_, [int(column) for column in shared.choices.chosen])
+    shared, placements = choose_without_stuck(round_, policy, solve, shared, placements)
+    choices = shared.choices
     chosen = [int(column) for column in choices.chosen]
-    placements = places_of(round_, chosen)
     placed_s = clock_s()
     facts = waiting_facts(round_, choices, _left_over(snapshot, placements.values()))
     options = all_options(round_, choices)
@@ -142,7 +148,7 @@ def decide(
         Case(round_, row, column, options[row], shared.given_up_for.get(row), choices.solution.gap)
         for row, column in enumerate(chosen)
     ]
-    decided = [_with_outlook(case, _decide_job(case, placements, facts), short_of_money) for case in cases]
+    decided = [_with_outlook(case, _decide(case, placements, facts), short_of_money) for case in cases]
     decisions = _paced(snapshot.orders, cases, decided, choices)
     return Plan(
         tuple(_with_batch(case, one) for case, one in zip(cases, decisions, strict=True)),
@@ -153,13 +159,15 @@ def decide(
 
 
 def _with_outlook(case: Case, decision: Decision, short_of_money: str) -> Decision:
-    """Return the decision with the outlook of the job on its deadline, and its usual length before it runs.
+    """Return the decision with the outlook on the job's deadline, the levels that it crosses, and its usual length.
 
     `short_of_money` is said to jobs that wait for capacity.
     """
     texts = [deadline_text(case.round, case.row)]
     if decision.reason is Reason.WAITING_FOR_CAPACITY and decision.action is Action.WAIT:
         texts.append(short_of_money)
+    if decision.action in {Action.START, Action.CHANGE, Action.KEEP}:
+        texts.append(crossing_text(case.round, case.row, case.column, decision.allocation))
     if decision.reason in {Reason.WAITING_FOR_CAPACITY, Reason.ALLOCATED}:
         texts.append(length_text(case.round, case.row))
     return replace(decision, message="; ".join([decision.message, *filter(None, texts)]))
@@ -221,6 +229,13 @@ def _with_batch(case: Case, decision: Decision) -> Decision:
     )
 
 
+def _decide(case: Case, placements: Mapping[str, Placement], facts: WaitingFacts) -> Decision:
+    placement = placements.get(case.job.id)
+    if placement is not None and placement.parted:
+        return _decide_parted(case, placement)
+    return _decide_job(case, placements, facts)
+
+
 def _decide_job(case: Case, placements: Mapping[str, Placement], facts: WaitingFacts) -> Decision:
     job, holding = case.job, case.holding
     current = _held(case)
@@ -252,6 +267,20 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], facts: WaitingF
     return _decision(case, Action.START, placement.allocation, why_start(case, placement.allocation))
 
 
+def _decide_parted(case: Case, placement: Placement) -> Decision:
+    """Return the decision for a job that gets fewer slots than chosen, or none, because nodes cannot talk."""
+    job, holding, current, why = case.job, case.holding, _held(case), why_parted(case, placement)
+    stays = holding.whole and (
+        awaits_first_step(job, case.round.snapshot.now) or backs_off(job, case.round.snapshot)
+    )
+    if current and (stays or placement.allocation == current):
+        return _decision(case, Action.KEEP, current, why)
+    if not placement.allocation:
+        return _decision(case, Action.VACATE if current else Action.WAIT, {}, why)
+    decision = _decision(case, Action.CHANGE if current else Action.START, placement.allocation, why)
+    return replace(decision, expected=None, kind_speeds={})  # those of the chosen size
+
+
 def _held(case: Case) -> Allocation:
     return allocation_of(case.round.snapshot.slots_held_by(case.job.id))
 
@@ -276,7 +305,7 @@ def _survivors(case: Case) -> Allocation:
     or cannot, do so.
     """
     job, holding = case.job, case.holding
-    fitting = [size for size in job.sizes if size <= len(holding.keepable)]
+    fitting = [size for size in job.sizes if size <= len(holding.keepable) and not lacks_memory(job, size)]
     if not job.live or holding.whole or not fitting:
         return {}
     of_nodes = sorted(allocation_of(holding.keepable).items(), key=lambda one: (-len(one[1]), one[0]))
@@ -309,7 +338,7 @@ def _decision(case: Case, action: Action, allocation: Allocation, why: ReasonTex
         reason=why.reason,
         message=why.message,
         options=case.options,
-        expected=_expected(case) if starts else None,
+        expected=_expected(case, allocation) if starts else None,
         kind_speeds=_kind_speeds(case) if starts else {},
     )
 
@@ -329,7 +358,7 @@ def _kind_speeds(case: Case) -> dict[str, float]:
     return speeds if all(isfinite(one) and one > 0 for one in speeds.values()) else {}
 
 
-def _expected(case: Case) -> Expected | None:
+def _expected(case: Case, allocation: Allocation) -> Expected | None:
     """Return the expected speed of a job on its new slots.
 
     The result is None for a job that adapts its batch, which may change on these slots.
@@ -343,9 +372,10 @@ def _expected(case: Case) -> Expected | None:
         or not table.efficiency[row, column] > 0
     ):
         return None
+    share = placed_share(round_, row, column, allocation)
     return Expected(
         *(
-            float(one[row, column] / table.efficiency[row, column])
+            float(one[row, column] / table.efficiency[row, column]) * share
             for one in (table.goodput, table.low, table.high)
         )
     )

@@ -21,6 +21,7 @@ _NEVER = (
     Note.OVER_BUDGET,
     Note.DEADLINE,
     Note.OTHER_MARKET,
+    Note.NO_MEMORY,
     Note.BACK_OFF,
     Note.UNKNOWN_RESUME,
 )

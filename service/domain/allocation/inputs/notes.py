@@ -17,6 +17,7 @@ from service.domain.allocation.limits.spending import SpendingBar, bars_of
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.contention.rules import Contest
 from service.domain.jobs.job import Job
+from service.domain.jobs.parallelism import lacks_memory
 from service.domain.perf.exploration import Exploration, credible, explore, optimistic_goodput
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
@@ -49,6 +50,7 @@ class Note(IntEnum):
     RESERVED = 13
     TOO_LATE = 14
     OTHER_MARKET = 15
+    NO_MEMORY = 16
     UNKNOWN_RESUME = 20
 
 
@@ -125,6 +127,7 @@ def notes_of(scope: RoundScope, estimates: Estimates) -> Notes:
     )
     for bar, note in NOTE_OF.items():
         codes[offered & (bars == bar)] = note
+    codes[(codes != Note.NOT_ALLOWED) & _without_memory(scope)] = Note.NO_MEMORY
     for row, holding in enumerate(scope.holdings.values()):
         if holding.size:
             held = int(current[row])
@@ -137,6 +140,16 @@ def notes_of(scope: RoundScope, estimates: Estimates) -> Notes:
                 measured=held >= 0 and bool(measured.tried[row, held]),
             )
     return Notes(codes=codes, bars=bars, hope=hope)
+
+
+def _without_memory(scope: RoundScope) -> BoolArray:
+    """Return the configurations (J, C) at whose sizes sharded jobs need more memory than their devices have."""
+    slots = scope.columns.configurations.slots
+    lacking = np.zeros((len(scope.jobs), len(slots)), dtype=np.bool_)
+    for row, job in enumerate(scope.jobs):
+        if job.progress.memory is not None:
+            lacking[row] = np.isin(slots, [size for size in job.sizes if lacks_memory(job, size)])
+    return lacking
 
 
 def _allowed_or_held(scope: RoundScope) -> BoolArray:

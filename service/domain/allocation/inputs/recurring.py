@@ -42,12 +42,13 @@ def converged_samples(jobs: Sequence[Job]) -> FloatArray:
 
 def ended_by_class(
     ended: Sequence[EndedRun], finished: FinishedJobs | None
-) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Return the reference samples and run times of the ended jobs (E,) by class, in their order."""
-    by_class: dict[str, tuple[tuple[float, float], ...]] = {}
+) -> dict[str, tuple[tuple[float, float, float], ...]]:
+    """Return the reference samples, run times and work beyond convergence of the ended jobs (E,) by class, in their order."""
+    by_class: dict[str, tuple[tuple[float, float, float], ...]] = {}
     if finished is not None:
-        for one, work, run_s in zip(ended, finished.work.tolist(), finished.run_s.tolist(), strict=True):
-            by_class[one.job_class] = (*by_class.get(one.job_class, ()), (work, run_s))
+        works, runs_s = finished.work.tolist(), finished.run_s.tolist()
+        for one, work, run_s in zip(ended, works, runs_s, strict=True):
+            by_class[one.job_class] = (*by_class.get(one.job_class, ()), (work, run_s, _beyond(one)))
     return by_class
 
 

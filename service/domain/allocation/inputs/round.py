@@ -151,7 +151,7 @@ def requested_slots(job: Job) -> int:
     elastic = job.spec.elastic
     square = float(elastic.min * elastic.max)
     return job.pinned_size or min(
-        elastic.allowed_sizes(), key=lambda size: (max(size**2 / square, square / size**2), size)
+        job.spec.allowed_sizes(), key=lambda size: (max(size**2 / square, square / size**2), size)
     )
 
 

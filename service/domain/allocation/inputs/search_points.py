@@ -15,7 +15,7 @@ from service.domain.allocation.inputs.estimates import Estimates
 from service.domain.cluster.snapshot import Measurement
 from service.domain.jobs.job import Job, class_of
 from service.domain.perf.learned import batch_of
-from service.domain.perf.search import VISIT_STEPS, Known
+from service.domain.perf.searches.search import VISIT_STEPS, Known
 from service.domain.perf.tables import table_at_batches
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray

@@ -21,7 +21,7 @@ from service.domain.cluster.snapshot import Snapshot
 from service.domain.contention.costs import change_s
 from service.domain.jobs.job import Job
 from service.domain.perf.goal_target import work_left
-from service.domain.perf.search import BOUND, SearchGoal, SearchPosition, SearchStep, search_step
+from service.domain.perf.searches.search import BOUND, SearchGoal, SearchPosition, SearchStep, search_step
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
@@ -78,9 +78,9 @@ def searches_of(scope: RoundScope, estimates: Estimates, notes: Notes) -> Search
     """Return the next step of every job (J,) that searches.
 
     A job of fixed size, or one that is never measured, has no target. A search may visit configurations that
-    the notes exclude for their speed only, not those beyond the job's limits of money and time.
+    the notes exclude for their speed only, not those beyond the job's limits of money and time or its memory.
     """
-    allowed = ~np.isin(notes.codes, (Note.NOT_ALLOWED, *NOTE_OF.values()))
+    allowed = ~np.isin(notes.codes, (Note.NOT_ALLOWED, Note.NO_MEMORY, *NOTE_OF.values()))
     target = np.full(len(scope.jobs), -1, dtype=np.int64)
     steps: dict[str, SearchStep] = {}
     batches: dict[str, int] = {}

@@ -15,6 +15,7 @@ from service.domain.allocation.configurations.configurations import Columns
 from service.domain.cluster.pools import Pool
 from service.domain.cluster.spot_rate import spot_share
 from service.domain.jobs.job import Job
+from service.domain.jobs.parallelism import mesh_text_at
 from service.domain.shared.arrays import BoolArray, FloatArray
 
 CHECKPOINT_S: Final = 1.0
@@ -49,7 +50,8 @@ def kept_share(
     hazard.
 
     A job that changes members in place and has an anchor continues without the lost ranks after a pause of
-    `pause_s`. Any other job falls back to its checkpoint and takes `restart_s` to start.
+    `pause_s`; a sharded one only on a mesh where each part has a copy. Any other job falls back to its checkpoint
+    and takes `restart_s` to start.
     """
     hazards = [max(0.0, hazard_per_h.get(pool.priced_as, 0.0)) for pool in columns.pools]
     if not any(hazards):
@@ -61,8 +63,8 @@ def kept_share(
     shares = np.ones((len(jobs), len(firm)))
     known: dict[tuple[object, ...], FloatArray] = {}
     for row, job in enumerate(jobs):
-        in_place = not job.sharded and (job.live or job.spec.elastic.resize is Resize.LIVE)
-        key = (job.spec.checkpoint.every, pause_s(job) if in_place else None)
+        in_place = _in_place(job, columns)
+        key = (job.spec.checkpoint.every, pause_s(job) if in_place.any() else None, in_place.tobytes())
         if key not in known:
             every = _shares(losses_per_h, job, restart_s)
             stays = np.array(
@@ -74,6 +76,15 @@ def kept_share(
             known[key] = np.where(firm & in_place, stays, every)
         shares[row] = known[key]
     return shares
+
+
+def _in_place(job: Job, columns: Columns) -> BoolArray:
+    """Return the mask (C,) of the columns in which the job goes on in place after a loss."""
+    sizes = columns.configurations.slots.tolist()
+    if not (job.live or job.spec.elastic.resize is Resize.LIVE):
+        return np.zeros(len(sizes), dtype=np.bool_)
+    known = {size: job.has_copies_on(mesh_text_at(job, size)) for size in set(sizes)}
+    return np.array([known[size] for size in sizes], dtype=np.bool_)
 
 
 def _shares(losses_per_h: FloatArray, job: Job, restart_s: float) -> FloatArray:

@@ -63,6 +63,11 @@ class Bins:
                 return self._first(classes, rooms.bit_length() - 1)
         return None
 
+    def preferred(self, nodes: Iterable[int]) -> list[int]:
+        """Return nodes in the order in which a job on several of them takes them: quiet ones, then the roomiest."""
+        order = {_QUIET: 0, _RESERVED: 1, _CROWDED: 2}
+        return sorted(nodes, key=lambda node: (order[self._class[node]], -self.room[node], node))
+
     def _rooms(self, classes: tuple[int, ...]) -> int:
         rooms = 0
         for one in classes:

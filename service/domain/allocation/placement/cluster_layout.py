@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headway.contract.agents import NodeState
+from headway.contract.values.topology import path_of
 from service.domain.allocation.configurations.eligibility import backs_off
 from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.allocation.placement.apart import keep_apart
+from service.domain.allocation.placement.placed_speed import level_of, placed_share, placed_step_s
 from service.domain.allocation.placement.placement import (
     Placement,
     PlacementRequest,
@@ -19,7 +22,6 @@ from service.domain.allocation.placement.placement import (
 )
 from service.domain.cluster.snapshot import SlotKey, allocation_of
 from service.domain.contention.costs import change_s
-from service.domain.perf.throughput import step_time
 
 HORIZON_S = 600.0
 """Time in seconds over which the speed of a placement is compared with the cost of the moves that it needs."""
@@ -27,20 +29,58 @@ _CIRCLE = 2.0
 """Cost factor of a move for a job that must release its slots before its next ones are free."""
 
 
-def places_of(round_: Round, chosen: Sequence[int]) -> dict[str, Placement]:
+def places_of(round_: Round, chosen: Sequence[int]) -> Mapping[str, Placement]:
     """Return a placement for every job that gets a column (J,), by job id.
 
     With the shapes, jobs can lie together if others move. If the moves cost more training than they gain,
     starting and changing jobs take the free slots instead, and no other job moves.
     """
-    wants, pools = _wants(round_, chosen), _pools(round_)
+    wants = _wants(round_, chosen)
+    return keep_apart(round_, wants, _together_or_scattered(round_, chosen, wants))
+
+
+def _together_or_scattered(
+    round_: Round, chosen: Sequence[int], wants: Sequence[PlacementRequest]
+) -> dict[str, Placement]:
+    pools = _pools(round_)
     together = place_all(wants, pools)
     moves_s = _moves_slot_s(round_, wants, together)
     if moves_s <= 0.0:
-        return together
+        return _gathered(round_, chosen, wants, pools, together)
     scattered = place_all([replace(want, unit=1) for want in wants], pools)
     loss_s = _moves_slot_s(round_, wants, scattered) + _slower_slot_s(round_, chosen, together, scattered)
     return scattered if loss_s < moves_s else together
+
+
+def _gathered(
+    round_: Round,
+    chosen: Sequence[int],
+    wants: Sequence[PlacementRequest],
+    pools: Mapping[str, PoolSlots],
+    placements: dict[str, Placement],
+) -> dict[str, Placement]:
+    """Return the placements, in which one running job may move to slots that cross fewer topology levels.
+
+    It is the job that gains most, if its gain exceeds the cost of its move and free slots suffice.
+    """
+    if not any(pool.paths for pool in pools.values()):
+        return placements  # no node has labels
+    gains: dict[str, float] = {}
+    for row, (job, column) in enumerate(zip(round_.jobs, chosen, strict=True)):
+        placement = placements.get(job.id)
+        if column == NOTHING or placement is None or placement.step is not PlacementStep.STAY:
+            continue
+        lost = 1 - placed_share(round_, row, column, placement.allocation)
+        if round_.estimates.known[row] and HORIZON_S * lost > _CIRCLE * change_s(job):
+            gains[job.id] = lost * int(round_.columns.configurations.slots[column])
+    if not gains:
+        return placements
+    mover = max(gains, key=gains.__getitem__)
+    moved = place_all([replace(want, gathers=want.job_id == mover) for want in wants], pools)
+    before, after = (level_of(round_, one[mover].allocation) for one in (placements, moved))
+    others_stay = all(moved[job].step is one.step for job, one in placements.items() if job != mover)
+    fits = moved[mover].step is PlacementStep.GO and moved[mover].allocation
+    return moved if fits and after < before and others_stay else placements
 
 
 def _moves_slot_s(
@@ -64,27 +104,21 @@ def _slower_slot_s(
     together: Mapping[str, Placement],
     scattered: Mapping[str, Placement],
 ) -> float:
-    """Return the slot-seconds of training lost by jobs that lie on more nodes than necessary."""
-    configurations, table = round_.columns.configurations, round_.estimates.table
+    """Return the slot-seconds of training lost by jobs on more nodes or topology levels than necessary."""
     lost_s = 0.0
     for row, column in enumerate(chosen):
         job_id = round_.jobs[row].id
         if column == NOTHING or job_id not in scattered:
             continue
-        few, many = len(together[job_id].allocation), len(scattered[job_id].allocation)
-        if few < many:
-            slots = int(configurations.slots[column])
-            kind = int(round_.columns.by_kind.kind[column])
-            model = round_.estimates.learned.models.throughput[row : row + 1, kind]
-            plan = (table.local_batch[row, column], max(int(table.accumulation[row, column]) - 1, 0))
+        few, many = (
+            (len(one.allocation), level_of(round_, one.allocation))
+            for one in (together[job_id], scattered[job_id])
+        )
+        if few[0] < many[0] or few[1] < many[1]:
             fast, slow = (
-                float(
-                    step_time(model, slots=slots, nodes=nodes, local_batch=plan[0], accumulation=plan[1])[0][
-                        0
-                    ]
-                )
-                for nodes in (few, many)
+                placed_step_s(round_, row, column, nodes=nodes, level=level) for nodes, level in (few, many)
             )
+            slots = int(round_.columns.configurations.slots[column])
             lost_s += HORIZON_S * slots * max(0.0, 1 - fast / slow)
     return lost_s
 
@@ -123,7 +157,10 @@ def _pools(round_: Round) -> dict[str, PoolSlots]:
         pool = round_.snapshot.pool_of(key)
         if pool is not None:
             free[pool.name].append(key)
+    nodes = round_.snapshot.nodes.values()
+    labelled = any(node.labels for node in nodes)
+    paths = {node.id: path_of(node.labels) for node in nodes} if labelled else {}
     return {
-        pool: PoolSlots(free=allocation_of(keys), node_slots=shapes.node_slots)
+        pool: PoolSlots(free=allocation_of(keys), node_slots=shapes.node_slots, paths=paths)
         for (pool, keys), shapes in zip(free.items(), round_.columns.shapes, strict=True)
     }

@@ -9,6 +9,9 @@ Jobs that may stay keep their slots at first. While a slack is negative, the job
 most cheaply lose their slots. The other jobs are laid out, the largest pieces first; a piece on any node
 leaves the slacks of its level and below as they are. Deviations from that order, such as three slots on one
 node at once, are made only if no slack becomes negative.
+
+Any node may therefore take a piece in that order. Where nodes have topology labels, those of the smallest group of nodes
+that holds all pieces of a job come first (`domains`).
 """
 
 from __future__ import annotations
@@ -17,19 +20,26 @@ from collections.abc import Sequence
 
 from service.domain.allocation.configurations.shapes import pieces_of
 from service.domain.allocation.placement.bins import Bins
+from service.domain.allocation.placement.domains import Domains
 from service.domain.allocation.placement.repack import PartialPlacement, SlotDemand, demands
 
 
-def lay_out(claims: Sequence[SlotDemand], room: Sequence[int], node_slots: int) -> None:
+def lay_out(
+    claims: Sequence[SlotDemand],
+    room: Sequence[int],
+    node_slots: int,
+    paths: Sequence[tuple[str, ...]] = (),
+) -> None:
     """Set `laid` of every claim, earlier claims first.
 
     `room` is the number of slots that each node can grant, including the claims' own; `node_slots` is the
-    size of a whole node.
+    size of a whole node. `paths` are the topology labels of each node, smallest level first; empty without any.
     """
     top = node_slots.bit_length() - 1
     partial = PartialPlacement(claims, room, top)
     partial.make_room()
     bins = Bins(partial.room)
+    domains = Domains(paths, bins, top + 1) if paths else None
     todo: list[list[_Layout]] = [[] for _ in range(top + 1)]
     for claim in claims:
         if len(claim.laid) > 1:
@@ -37,7 +47,7 @@ def lay_out(claims: Sequence[SlotDemand], room: Sequence[int], node_slots: int) 
                 bins.take(node, 0, spans=True)
         elif claim.slots > 0 and not claim.laid:
             bins.reserve(claim.own, +1)
-            layout = _Layout(claim, bins, partial.slack, node_slots)
+            layout = _Layout(claim, bins, partial.slack, node_slots, domains)
             todo[layout.level].append(layout)
     for level in range(top, -1, -1):
         for layout in sorted(todo[level], key=_Layout.turn):
@@ -49,13 +59,16 @@ def lay_out(claims: Sequence[SlotDemand], room: Sequence[int], node_slots: int) 
 class _Layout:
     """A job that is being laid out, level by level. `rest` slots, cut into `_pieces`, are still missing."""
 
-    __slots__ = ("_bins", "_claim", "_pieces", "_reserves", "_slack", "_spans", "_whole", "rest")
+    __slots__ = ("_bins", "_claim", "_domains", "_pieces", "_reserves", "_slack", "_spans", "_whole", "rest")
 
-    def __init__(self, claim: SlotDemand, bins: Bins, slack: list[int], node_slots: int) -> None:
+    def __init__(
+        self, claim: SlotDemand, bins: Bins, slack: list[int], node_slots: int, domains: Domains | None
+    ) -> None:
         self.rest = claim.slots
         self._claim = claim
         self._pieces = list(claim.pieces)
         self._bins = bins
+        self._domains = domains
         self._slack = slack
         self._spans = claim.slots > node_slots
         self._whole = pieces_of(node_slots, node_slots, 1 << (node_slots.bit_length() - 1))  # a node's pieces
@@ -78,10 +91,12 @@ class _Layout:
         if self._reserves:
             self._bins.reserve(self._claim.own, -1)
             self._reserves = False
-        level, room, own = self.level, self._bins.room, self._claim.own
-        near = [node for node in {**own, **self._claim.laid} if room[node] > 0]
-        if len(near) > 1:
-            near.sort(key=lambda node: (-min(own.get(node, 0), self.rest), room[node], node))
+        level, room = self.level, self._bins.room
+        near = self._near()
+        if self._domains is not None:
+            if not self._claim.laid and self._finish(near):
+                return
+            near = self._domains.nodes_for(self._pieces, near, self._claim.laid)
         at = 0
         while self._pieces[level] and not self._finish(near):
             if self._take_whole_node(near):
@@ -100,12 +115,25 @@ class _Layout:
             count = min(self._pieces[level], room[node] >> level)
             self._take(node, [*[0] * level, count])
 
+    def _near(self) -> list[int]:
+        """Return the nodes with free slots where the job is already."""
+        room, own = self._bins.room, self._claim.own
+        near = [node for node in {**own, **self._claim.laid} if room[node] > 0]
+        if len(near) > 1:
+            near.sort(key=lambda node: (-min(own.get(node, 0), self.rest), room[node], node))
+        return near
+
     def _finish(self, near: Sequence[int]) -> bool:
         """Put everything that is missing on one node, if one has enough slots and all other jobs still fit."""
         tightest = self._bins.tightest(self.rest, spans=self._spans)
         if tightest is None:
             return False
-        preferred = next((node for node in near if self._bins.room[node] >= self.rest), tightest)
+        fitting = [node for node in near if self._bins.room[node] >= self.rest]
+        if self._domains is not None and self._claim.laid:
+            if not fitting:
+                return False  # the rest of the job lies in the group that it began in
+            tightest = min(fitting, key=self._bins.room.__getitem__)
+        preferred = fitting[0] if fitting else tightest
         return self._take_if_safe(preferred, self._pieces) or (
             preferred != tightest and self._take_if_safe(tightest, self._pieces)
         )
@@ -145,11 +173,17 @@ class _Layout:
             self._pieces[level] -= count
         self.rest -= slots
         self._spans = self._spans or self.rest > 0
+        before = self._bins.room[node]
         self._bins.take(node, slots, spans=self._spans)
+        if self._domains is not None:
+            self._domains.changed(node, before)
         self._claim.laid[node] = self._claim.laid.get(node, 0) + slots
 
     def _give_up(self) -> None:
         for node, slots in self._claim.laid.items():
+            before = self._bins.room[node]
             self._bins.take(node, -slots, spans=False)
+            if self._domains is not None:
+                self._domains.changed(node, before)
         self._claim.laid.clear()
         self.rest = 0

@@ -18,10 +18,14 @@ from service.domain.jobs.job import Allocation, size_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSlots:
-    """Free slots of a pool on nodes that take jobs, and `node_slots` of its shapes."""
+    """Free slots of a pool on nodes that take jobs, and `node_slots` of its shapes.
+
+    `paths` are the topology labels of all nodes, smallest level first; empty if no node has any.
+    """
 
     free: Allocation
     node_slots: int
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,7 @@ class PlacementRequest:
         held_kind: the pool of the held slots; empty if the job holds none.
         held: slots that it may keep or leave to other jobs.
         private: slots that it may keep and that no other job may get, because their nodes take no jobs.
+        gathers: True if it may leave what it holds although it keeps its size, to cross fewer topology levels.
     """
 
     job_id: str
@@ -47,6 +52,7 @@ class PlacementRequest:
     held_kind: str = ""
     held: Allocation = field(default_factory=dict)
     private: Allocation = field(default_factory=dict)
+    gathers: bool = False
 
 
 class PlacementStep(StrEnum):
@@ -66,13 +72,15 @@ class Placement:
     """Target slots of a job. `allocation` is empty only if more was chosen than the rows admit.
 
     `waits_for` are the jobs that still hold some of its slots. `makes_room_for` is set for a job that moves
-    but keeps kind and size: it names the job that takes most of the released slots.
+    but keeps kind and size: it names the job that takes most of the released slots. `parted` names two nodes that
+    cannot talk, if that is why the job gets fewer slots than were chosen, or none.
     """
 
     allocation: Allocation
     step: PlacementStep
     waits_for: tuple[str, ...] = ()
     makes_room_for: str = ""
+    parted: str = ""
 
 
 def place_all(wants: Sequence[PlacementRequest], pools: Mapping[str, PoolSlots]) -> dict[str, Placement]:
@@ -133,14 +141,18 @@ def could_stay(want: PlacementRequest) -> bool:
     return same_pool and want.slots == size_of(want.held) + size_of(want.private)
 
 
-def describe_move(old: Allocation, new: Allocation, *, heir: str, node_names: Mapping[str, str]) -> str:
+def describe_move(
+    old: Allocation, new: Allocation, *, heir: str, node_names: Mapping[str, str], closer: bool = False
+) -> str:
     """Return one sentence about a job that keeps its size but not its slots.
 
-    `heir` is the name of the job that takes the released slots, or empty.
+    `heir` is the name of the job that takes the released slots, or empty. `closer` says that it then crosses
+    fewer topology levels.
     """
     left = ", ".join(node_names.get(node, node) for node in old if old[node] != new.get(node))
     entered = ", ".join(node_names.get(node, node) for node in new if new[node] != old.get(node))
     why = f" to make room for {heir}, which needs the slots together" if heir else " so that all jobs fit"
+    why = " to lie closer together" if closer and not heir else why
     return f"moves from {left} to {entered}{why}"
 
 
@@ -177,9 +189,11 @@ def _place_kind(
     """Return the slots on one kind of the jobs to be placed there (`here`); `holders` hold some of them now."""
     shrinking = [want for want in holders if want.kind != kind or want.slots < size_of(want.held)]
     late = {node for want in shrinking for node in want.held}
-    # Among equal nodes the first is taken, which is a node whose slots are free now.
+    paths = pool.paths
+    # Among equal nodes the first is taken, which is a node whose slots are free now; of these, neighbours follow each other.
     names = sorted(
-        {*pool.free, *(node for want in holders for node in want.held)}, key=lambda name: (name in late, name)
+        {*pool.free, *(node for want in holders for node in want.held)},
+        key=lambda name: (name in late, paths.get(name, ())[::-1], name),
     )
     number = {name: at for at, name in enumerate(names)}
     room = [len(pool.free.get(name, ())) for name in names]
@@ -187,7 +201,7 @@ def _place_kind(
         for node, slots in want.held.items():
             room[number[node]] += len(slots)
     claims = [_claim(want, number, pool.node_slots) for want in here]
-    lay_out(claims, room, pool.node_slots)
+    lay_out(claims, room, pool.node_slots, [paths.get(name, ()) for name in names] if paths else ())
     moves = {}
     laid: dict[str, dict[str, int]] = {}
     for want, claim in zip(here, claims, strict=True):
@@ -204,7 +218,7 @@ def _claim(want: PlacementRequest, number: Mapping[str, int], node_slots: int) -
     here = want.held_kind == want.kind
     own = {number[node]: len(slots) for node, slots in want.held.items() if slots} if here else {}
     slots = max(0, want.slots - size_of(want.private)) if here else want.slots
-    stays = slots > 0 and slots == sum(own.values())
+    stays = slots > 0 and slots == sum(own.values()) and not want.gathers
     unit = min(max(want.unit, 1), 1 << (node_slots.bit_length() - 1))
     return SlotDemand(slots=slots, pieces=pieces_of(slots, node_slots, unit), own=own, stays=stays)
 

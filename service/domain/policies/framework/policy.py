@@ -24,6 +24,9 @@ class Configurations:
 
     `parts` (C, K) are the slots of each kind, if some configurations have slots of several kinds. `kind` is then
     one of these kinds. Otherwise it is None.
+
+    `crosses` (C,) is the number of the smallest topology level that a configuration must cross
+    (`headway.contract.values.topology.level_number`), 0 for none. It is None if no node has labels.
     """
 
     kinds: tuple[str, ...]
@@ -32,6 +35,7 @@ class Configurations:
     nodes: IntArray
     usd_per_h: FloatArray
     parts: IntArray | None = None
+    crosses: IntArray | None = None
 
     @property
     def mixed(self) -> BoolArray:
@@ -49,6 +53,7 @@ class Configurations:
             nodes=self.nodes[columns],
             usd_per_h=self.usd_per_h[columns],
             parts=None if self.parts is None else self.parts[columns],
+            crosses=None if self.crosses is None else self.crosses[columns],
         )
 
     def kind_name(self, column: int) -> str:

@@ -31,12 +31,18 @@ from headway.contract.values.dollars import dollars
 from headway.contract.values.listing import some_of
 from service.domain.allocation.knapsack.problem import NOTHING, Solve
 from service.domain.cluster.snapshot import Node
-from service.domain.policies.framework.policy import Policy
 from service.domain.rental.candidates import Candidate, candidates_of, made_up, made_up_node
 from service.domain.rental.fleet import LaunchBackoff, RentalPlace
 from service.domain.rental.machines import Machine, MachineReason, MachineState, billed_s
 from service.domain.rental.offers import Offer
-from service.domain.rental.rental_targets import Fleet, Release, RentalRules, RentalTarget, RentalTargets
+from service.domain.rental.rental_targets import (
+    Fleet,
+    Release,
+    RentalRules,
+    RentalTarget,
+    RentalTargets,
+    RentalTerms,
+)
 from service.domain.rental.room import RentalRoom, room_within
 from service.domain.rental.worth.clusters import RentalCluster, RentalRound
 from service.domain.rental.worth.prices import HYSTERESIS, Prices, Startup, prices_of
@@ -95,34 +101,23 @@ def _gains(less: _Outcome, more: _Outcome) -> dict[str, float]:
 
 
 def decide_rental_targets(
-    cluster: RentalCluster,
-    fleet: Fleet,
-    offers: Sequence[Offer],
-    *,
-    cooling: Mapping[RentalPlace, LaunchBackoff],
-    rules: RentalRules,
-    policy: Policy,
-    solve: Solve,
-    low_since: Mapping[str, datetime],
-    boot_s: Mapping[tuple[str, str], float],
+    cluster: RentalCluster, fleet: Fleet, offers: Sequence[Offer], terms: RentalTerms
 ) -> RentalTargets:
-    """Return the machines to rent and to release now, each with its reason. The result is deterministic.
-
-    `boot_s` are seconds until a machine takes jobs, by provider and instance type.
-    """
+    """Return the machines to rent and to release now, each with its reason. The result is deterministic."""
+    rules, solve = terms.rules, terms.solve
     base = _with_expected(cluster, fleet)
     candidates = candidates_of(offers)
-    startup = Startup(boot_s=boot_s, idle_s=rules.idle_s)
+    startup = Startup(boot_s=terms.boot_s, idle_s=rules.idle_s)
     room = rules.max_machines - len(fleet.machines)
-    renting, keeping = prices_of(base, candidates, policy, room=room, startup=startup)
+    renting, keeping = prices_of(base, candidates, terms.policy, room=room, startup=startup)
     most_usd_per_h = min(cluster.cap_usd_per_h, renting.rents_usd_per_h)
-    bounds = _Bounds(room_within(most_usd_per_h, fleet, rules), cooling)
+    bounds = _Bounds(room_within(most_usd_per_h, fleet, rules), terms.cooling)
     solver = _RoundSolver(renting, solve, fleet.settled)
     rent, base, held_back = _rented(base, candidates, bounds, solver, startup)
     keeper = solver if keeping is renting else _RoundSolver(keeping, solve, fleet.settled)
     if held_back and renting.rents_usd_per_h < cluster.cap_usd_per_h:
         held_back += "; the long-run budget cannot pay all jobs at their cheapest"
-    release, low = _released(base, fleet, rules, solver, keeper, low_since)
+    release, low = _released(base, fleet, rules, solver, keeper, terms.low_since)
     return RentalTargets(rent=tuple(rent), release=tuple(release), low_since=low, held_back=held_back)
 
 

@@ -77,8 +77,20 @@ def leased_candidates(
 
 
 def check_cost(expected_usd: float | None, left_usd: float | None, job: Job) -> None:
-    """Raise RentalRefused if the expected cost of a plan exceeds what the job may still spend; None: unknown, no limit."""
-    if expected_usd is None or left_usd is None or expected_usd <= left_usd * (1 + _SLACK):
+    """Check the expected cost of a plan against what the job may still spend (None: no limit).
+
+    Raises:
+        InvalidField: the job has a limit, and the request does not state the cost.
+        RentalRefused: the cost exceeds the limit.
+    """
+    if left_usd is None:
+        return
+    if expected_usd is None:
+        raise InvalidField(
+            "expected_cost_usd",
+            f"{job.name} has goal.max_cost_usd; state the cost_usd of the plan that `headway recommend` shows",
+        )
+    if expected_usd <= left_usd * (1 + _SLACK):
         return
     raise RentalRefused(
         f"the machines are expected to cost {dollars(expected_usd)} until {job.name} ends, and its goal.max_cost_usd "

@@ -17,7 +17,7 @@ import numpy as np
 from headway.contract.values.dollars import dollars
 from headway.contract.values.markets import Market
 from service.domain.perf.forecast import Forecast, forecast
-from service.domain.perf.frontier import knee, pareto_front
+from service.domain.perf.searches.frontier import knee, pareto_front
 from service.domain.rental.architectures import best
 from service.domain.rental.offers import Offer
 from service.domain.rental.plans import Architecture, MachinePlan, PlanLimits, WorkerChoice

@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from service.domain.allocation.knapsack.problem import Solve
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.policies.budget import long_run_budget
-from service.domain.policies.framework.policy import Policy
 from service.domain.rental.candidates import Candidate
 from service.domain.rental.decisions.autoscale import decide_rental_targets
 from service.domain.rental.decisions.market_choice import SpotChoice, spot_choices
-from service.domain.rental.fleet import LaunchBackoff, RentalPlace
 from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
-from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTarget, RentalTargets
+from service.domain.rental.rental_targets import Fleet, RentalTarget, RentalTargets, RentalTerms
 from service.domain.rental.worth.clusters import SnapshotCluster
 
 
 def decide_renting(
-    snapshot: Snapshot,
-    fleet: Fleet,
-    offers: Sequence[Offer],
-    *,
-    cooling: Mapping[RentalPlace, LaunchBackoff],
-    rules: RentalRules,
-    policy: Policy,
-    solve: Solve,
-    low_since: Mapping[str, datetime],
-    boot_s: Mapping[tuple[str, str], float],
+    snapshot: Snapshot, fleet: Fleet, offers: Sequence[Offer], terms: RentalTerms
 ) -> RentalTargets:
     """Return the machines to rent and to release now, each with its reason, and the limits of the jobs covered.
 
     The machines of a job that `spot_choices` covers are those of its choice. All other machines are worth what
     they are worth to the other jobs. Machines that were leased for a job stay until it has ended. With a price of
-    delay, that price decides for all jobs. `boot_s` are as in `decide_rental_targets`.
+    delay, that price decides for all jobs.
     """
-    by_delay = long_run_budget(policy) is not None
-    choices = (
-        () if by_delay else spot_choices(snapshot, fleet, offers, cooling=cooling, rules=rules, boot_s=boot_s)
-    )
+    choices: Sequence[SpotChoice] = ()
+    if long_run_budget(terms.policy) is None:
+        choices = spot_choices(
+            snapshot, fleet, offers, cooling=terms.cooling, rules=terms.rules, boot_s=terms.boot_s
+        )
     rent = [_target(choice, one) for choice in choices for one in choice.rent]
     held_back = next((f"{one.job.name}: {one.held_back}" for one in choices if one.held_back), "")
     leased = {one.id for one in fleet.machines if one.job_id in snapshot.jobs}
@@ -55,12 +44,7 @@ def decide_renting(
             settled=frozenset(limits),
         ),
         offers,
-        cooling=cooling,
-        rules=rules,
-        policy=policy,
-        solve=solve,
-        low_since=low_since,
-        boot_s=boot_s,
+        terms,
     )
     return replace(
         others,

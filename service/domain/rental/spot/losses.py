@@ -18,13 +18,19 @@ AWAY_S: Final = 1800.0
 class Costs:
     """Costs of changes to a job, in seconds of training: a checkpoint, a restart from one, a live resize.
 
-    `live` is true if the job survives the loss of a member while another lives.
+    `live` is true if the job survives the loss of a member while another lives, except on `single_copy` numbers of slots: there
+    each member has the only copy of its part of the model.
     """
 
     checkpoint_s: float = 5.0
     restart_s: float = 30.0
     resize_s: float = 1.0
     live: bool = True
+    single_copy: frozenset[int] = frozenset()
+
+    def survives(self, slots: int) -> bool:
+        """Return True if a job on so many slots survives the loss of a member."""
+        return self.live and slots not in self.single_copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +73,8 @@ def exposure(plan: MachinePlan, costs: Costs) -> Exposure:
         )
     hazard = losses_per_h / machines
     present = 1 / (1 + hazard * AWAY_S / HOUR_S)
-    if costs.live and plan.anchored_slots:
+    live = costs.survives(plan.slots)
+    if live and plan.anchored_slots:
         return Exposure(
             losses_per_h=losses_per_h,
             loss_s=costs.resize_s,
@@ -77,7 +84,7 @@ def exposure(plan: MachinePlan, costs: Costs) -> Exposure:
             reason=f"{_losses(losses_per_h)}, each a pause of {costs.resize_s:.3g} s: an anchor keeps a live replica",
         )
     # With several live members, a loss causes a rollback only if it takes all of them.
-    fatal = checkpoint_losses_per_h([hazard] * machines, in_place=costs.live, together=plan.together)
+    fatal = checkpoint_losses_per_h([hazard] * machines, in_place=live, together=plan.together)
     interval_s = costs.checkpoint_s + checkpoint_interval_s(losses_per_h=fatal, cost_s=costs.checkpoint_s)
     share = spot_share(
         losses_per_h=0.0, checkpoint_s=costs.checkpoint_s, interval_s=interval_s, restart_s=0.0

@@ -221,10 +221,11 @@ def test_steering_sends_what_was_asked(service: StubService, arguments, route, b
     assert service.body(route) == body
 
 
-def test_a_size_that_is_none_is_a_usage_error(service: StubService):
-    result = run(service, "resize", "digits", "big")
+@pytest.mark.parametrize("size", ["big", "0", "5000"])
+def test_a_size_that_is_none_is_a_usage_error(service: StubService, size: str):
+    result = run(service, "resize", "digits", size)
     assert result.exit_code == 2
-    assert "neither a number nor auto" in result.stderr
+    assert "neither a number from 1 to 4096 nor auto" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_a_refusal_is_one_message_and_exit_code_1(service: StubService):

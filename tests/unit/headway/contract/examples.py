@@ -17,7 +17,18 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from headway.contract import agents, credentials, health, orders, output, run_facts, runtime
+from headway.contract import (
+    agents,
+    credentials,
+    health,
+    links,
+    orders,
+    output,
+    rank_lines,
+    run_facts,
+    runtime,
+)
+from headway.contract.values.meshes import MeshShape
 from worker_agent.launcher import protocol
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -50,7 +61,7 @@ COMMANDS: tuple[BaseModel, ...] = (
         output=output.OutputPlan(dir=".", as_cwd=True, every_s=60.0, max_bytes=1 << 40),
     ),
     agents.OrderCommand(
-        **_JOB, command_id="c2", store_addr="10.0.0.1", store_port=20002, members=[_MEMBER], lost=True,
+        **_JOB, command_id="c2", store_addr="10.0.0.1", store_port=20002, members=[_MEMBER], lost=True, mesh="fsdp=2,tp=2",
         batch=agents.BatchOrder(global_batch=512), losses=run_facts.LossRate(per_h=0.25, at=_AT),
         traceparent=_TRACEPARENT,
     ),
@@ -91,13 +102,32 @@ ENTRIES: tuple[BaseModel, ...] = (
         sequence=2, at=_AT, slot=3, cause=health.FaultCause.XID, code=79, message="fell off the bus"
     ),
     health.DeviceProbed(sequence=3, at=_AT, slot=3, healthy=True, message="well"),
+    links.LinksProbed(
+        sequence=4,
+        at=_AT,
+        clock_ahead_s=0.5,
+        pairs=[
+            links.LinkProbe(
+                peer="n02",
+                address="10.0.0.2",
+                port=20063,
+                failure="node-a cannot reach 10.0.0.2:20063: no answer",
+                connect_s=0.001,
+                bytes_per_s=1e9,
+            )
+        ],
+    ),
 )
 
 HTTP: tuple[BaseModel, ...] = (
     agents.JoinRequest(
         name="node-a", instance="0123456789abcdef", address="10.0.0.1", first_port=20000, last_port=20063,
         slots=[_SLOT], agent_version="0.1.0", cpus=64, memory_bytes=1 << 40,
-        container_engine="docker",
+        container_engine="docker", labels={"rack": "r7", "zone": "a"},
+        host=links.HostFacts(
+            probe_port=20063, probe_key="key", interface="eth0", mtu=9000, shm_bytes=1 << 30, open_files=65536,
+            locked_memory_bytes=1 << 20, driver="580.1", nccl="2.27.3",
+        ),
     ),
     agents.JoinReply(
         node_id="n01", node_token="secret", redis_url="redis://r:6379/0", stream="headway:node:n01:commands",
@@ -122,7 +152,10 @@ HTTP: tuple[BaseModel, ...] = (
     agents.ReportRequest(
         instance="0123456789abcdef", acknowledged=["c1"], entries=[], holding=[agents.Holding(**_JOB)], slots=[_SLOT]
     ),
-    agents.ReportReply(lease_s=300.0, stop=[agents.Holding(**_JOB)], probe=[3], report_every_s=5.0),
+    agents.ReportReply(
+        lease_s=300.0, stop=[agents.Holding(**_JOB)], probe=[3], report_every_s=5.0,
+        reach=[links.PeerProbe(peer="n02", address="10.0.0.2", port=20063, nonce=1, size_bytes=65536, token="t")],
+    ),
     credentials.SecretsRequest(**_JOB),
     credentials.SecretsReply(env={"WANDB_API_KEY": SecretStr("value")}),
 )  # fmt: skip
@@ -132,12 +165,14 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
     runtime.FirstStep(**_SAID, samples=64, live=True, plain=True),
     runtime.Stepped(**_SAID, step=640, total=6400, values={"loss": 0.5}),
     runtime.Ready(**_SAID, ready_s=1.5),
+    runtime.CannotMeet(**_SAID, meeting=8, why="host-a cannot reach 10.0.0.2:41000: no answer"),
     runtime.Switched(**_SAID, samples=640, world_size=4, pause_s=0.04, lost_steps=1, sync_bytes=1 << 20),
     runtime.Left(**_SAID, samples=640, joined=8),
     runtime.Progress(
         **_SAID, epoch=1, samples=640, total_samples=6400, steps=10, step_s_sum=1.5, step_s_squares=0.25,
         global_batch=64, local_batch=16, accumulation=2, sync_s_sum=0.1, local_batches=(16, 16, 16, 16),
         gradient_sqr=0.5, gradient_var=2.5, max_global_batch=128, lr_rule="sqrt", train_step=10, train_steps=100, draws=True,
+        shards=3, repeated_samples=7, repeated_shards=1,
     ),
     runtime.BatchChanged(**_SAID, samples=640, global_batch=128, lr_factor=1.4, cause="order"),
     runtime.Metrics(**_SAID, epoch=1, samples=640, values={"loss": 0.5}),
@@ -145,13 +180,14 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
     runtime.CheckpointFailed(**_SAID, samples=640, why="the disk is full"),
     runtime.EpochClosed(**_SAID, epoch=1, samples_seen=640, dataset_samples=640, exactly_once=True, exact_so_far=1),
     runtime.Restored(**_SAID, samples=640, from_generation=6),
+    runtime.StandsStill(**_SAID, silent_s=42.0, usual_s=0.3, unanswered=("10.0.0.2",), over=True),
     runtime.Stopped(**_SAID, samples=640),
     runtime.Completed(**_SAID, samples=6400),
 )  # fmt: skip
 
 ORDER = orders.Order(
     generation=7, world_size=2, store="10.0.0.1:20002", members={"5.1": 0, "7.0": 1}, lost=True,
-    batch=orders.BatchPlan(global_batch=512), speeds=(4.0, 1.0),
+    batch=orders.BatchPlan(global_batch=512), speeds=(4.0, 1.0), mesh=MeshShape(fsdp=2),
 )  # fmt: skip
 
 LAUNCHER: tuple[protocol.Message, ...] = (
@@ -177,7 +213,7 @@ def everything() -> Mapping[str, Any]:
     for folder, models in (("commands", COMMANDS), ("entries", ENTRIES)):
         files |= {f"{folder}/{model.kind}": model.model_dump(mode="json") for model in models}  # type: ignore[attr-defined]
     files |= {f"http/{type(model).__name__}": model.model_dump(mode="json") for model in HTTP}
-    files |= {f"ranks/{one.TYPE}": json.loads(runtime.to_line(one)) for one in RANK_MESSAGES}
+    files |= {f"ranks/{one.TYPE}": json.loads(rank_lines.to_line(one)) for one in RANK_MESSAGES}
     launcher = [json.loads(protocol.encode(one)) for one in LAUNCHER]
     files |= {f"launcher/{fields['type']}": fields for fields in launcher}
     return {**files, "launcher/plan": PLAN.to_json(), "order": asdict(ORDER)}

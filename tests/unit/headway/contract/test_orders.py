@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
+from headway.contract.values.meshes import MeshShape
 
 numbers = st.integers(0, 2**31 - 1)
 plans = st.builds(BatchPlan, global_batch=st.integers(1, 2**31 - 1), effect=st.floats(0, 4))
@@ -24,6 +25,7 @@ orders = st.builds(
     losses_per_h=st.none() | st.floats(0, 1e6),
     losses_at_s=st.floats(0, 1e10),
     speeds=st.lists(st.floats(1e-6, 1e6), max_size=4).map(tuple),
+    mesh=st.none() | st.builds(MeshShape, fsdp=st.integers(1, 9), tp=st.integers(1, 9)),
 )
 PLAIN = Order(generation=2, world_size=1, store="127.0.0.1:1", members={"1.0": 0})
 
@@ -43,7 +45,7 @@ def test_fields_of_a_newer_agent_are_ignored(order: Order, extra: dict[str, Any]
 
 def test_an_older_agent_says_nothing_of_losses_and_batches() -> None:
     written = json.loads(order_to_json(PLAIN))
-    for name in ("lost", "batch", "losses_per_h", "losses_at_s", "speeds"):
+    for name in ("lost", "batch", "losses_per_h", "losses_at_s", "speeds", "mesh"):
         del written[name]
     assert order_from_json(json.dumps(written)) == PLAIN
 
@@ -61,6 +63,9 @@ def test_an_older_agent_says_nothing_of_losses_and_batches() -> None:
         ("members", ["1.0"]),
         ("members", {"1.0": "first"}),
         ("members", {"1.0": None}),
+        ("mesh", {"tp": 0}),
+        ("mesh", {"tp": "two"}),
+        ("mesh", "tp=2"),
         ("speeds", 2),
         ("speeds", ["fast"]),
         ("speeds", [0]),

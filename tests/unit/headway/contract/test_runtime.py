@@ -11,17 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.contract.runtime import (
-    FirstStep,
-    Message,
-    Metrics,
-    Progress,
-    Switched,
-    from_fields,
-    from_line,
-    message_file,
-    to_line,
-)
+from headway.contract.rank_lines import from_fields, from_line, to_line
+from headway.contract.runtime import FirstStep, Message, Metrics, Progress, Switched, message_file
 
 KINDS: tuple[type[Any], ...] = get_args(Message)
 counts = st.integers(0, 2**31 - 1)
@@ -34,6 +25,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "float | None": st.one_of(st.none(), seconds),
     "tuple[int, ...]": st.lists(counts, max_size=9).map(tuple),
     "tuple[float, ...]": st.lists(seconds, max_size=9).map(tuple),
+    "tuple[str, ...]": st.lists(st.sampled_from(["10.0.0.2", "fe80::1"]), max_size=9).map(tuple),
     "str": st.sampled_from(["file:///c", "s3://bucket/übung"]),
     "str | None": st.sampled_from([None, "sqrt"]),
     "dict[str, float]": st.dictionaries(st.sampled_from(["loss", "Genauigkeit %"]), st.floats(-1e9, 1e9)),

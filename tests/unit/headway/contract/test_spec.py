@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from headway.contract.spec import MAX_SLOTS, RESERVED_ENV, Elastic, JobSpec, Resize
-from headway.contract.spec_parts import PartialBackprop
+from headway.contract.spec import MAX_SLOTS, Elastic, JobSpec, Resize
+from headway.contract.spec_parts import RESERVED_ENV, PartialBackprop
 
 OK: dict[str, Any] = {"name": "job", "run": "python train.py"}
 
@@ -79,6 +79,7 @@ def test_what_is_missing_is_named(missing: str) -> None:
         ({"elastic": {"max": 4, "sizes": []}}, "elastic"),
         ({"elastic": {"min": 2, "max": 4, "sizes": [1, 8]}}, "elastic"),
         ({"elastic": {"resize": "maybe"}}, "elastic.resize"),
+        ({"elastic": {"redundancy": "everyone"}}, "elastic.redundancy"),
         ({"elastic": {"partial_backprop": {"min_depth": 0}}}, "elastic.partial_backprop.min_depth"),
         ({"elastic": {"partial_backprop": {"min_depth": 1}}}, "elastic.partial_backprop.min_depth"),
         ({"elastic": {"partial_backprop": {}}}, "elastic.partial_backprop.min_depth"),
@@ -308,3 +309,49 @@ def test_ranks_get_the_rule_of_balance_as_text(balance: object, text: str | None
 )
 def test_slots_that_a_job_may_hold_at_once(mix: tuple[str, ...], slots: dict[str, int], most: int) -> None:
     assert Elastic(min=1, max=8, mix=mix).most_together(slots) == most
+
+
+@pytest.mark.parametrize(
+    ("parallel", "elastic", "sizes"),
+    [
+        ({"tp": 2}, {"min": 1, "max": 7}, (2, 4, 6)),
+        ({"tp": 2, "fsdp": 2}, {"min": 4, "max": 12}, (4, 8, 12)),
+        ({"tp": 3}, {"min": 1, "max": 12, "sizes": "pow2"}, (12,)),
+        ({"tp": 2}, {"min": 1, "max": 9, "sizes": [3, 4, 8]}, (4, 8)),
+        ({"fsdp": "auto"}, {"min": 1, "max": 3}, (1, 2, 3)),
+        ({"pp": 2}, {"min": 1, "max": 4}, (2, 4)),
+        ({"pp": 2, "tp": 3, "fsdp": 2}, {"min": 1, "max": 30}, (12, 24)),
+    ],
+)
+def test_sizes_are_those_that_have_a_mesh(
+    parallel: dict[str, Any], elastic: dict[str, Any], sizes: tuple[int, ...]
+) -> None:
+    assert JobSpec(**OK, parallel=parallel, elastic=elastic).allowed_sizes() == sizes
+
+
+@pytest.mark.parametrize("parallel", [{"tp": 2}, {"fsdp": 2}])
+def test_copies_of_the_next_rank_exclude_a_mesh(parallel: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"elastic.redundancy needs a model without parallel"):
+        JobSpec(**OK, parallel=parallel, elastic={"min": 2, "max": 4, "redundancy": "neighbour"})
+
+
+@pytest.mark.parametrize(
+    "parallel", [{"tp": 2}, {"fsdp": 3}, {"tp": 0}, {"pp": 2}, {"pp": 0}, {"fsdp": "all"}]
+)
+def test_a_wrong_mesh_is_refused(parallel: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"parallel"):
+        JobSpec(**OK, parallel=parallel)
+
+
+def test_stages_need_a_fixed_batch() -> None:
+    adaptive = {"policy": "adaptive", "global": 8, "max_global": 16}
+    with pytest.raises(ValidationError, match=r"parallel\.pp"):
+        JobSpec(**OK, elastic={"min": 2, "max": 4}, parallel={"pp": 2}, batch=adaptive)
+
+
+def test_a_batch_needs_a_sample_for_each_group_only() -> None:
+    elastic = {"min": 4, "max": 4}
+    assert JobSpec(**OK, elastic=elastic, parallel={"pp": 2, "tp": 2}, batch={"global": 1}).batch.global_ == 1
+    assert JobSpec(**OK, elastic=elastic, parallel={"tp": 2}, batch={"global": 2}).batch.global_ == 2
+    with pytest.raises(ValidationError, match=r"batch\.global"):
+        JobSpec(**OK, elastic=elastic, batch={"global": 2})

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter
 
-from headway.contract import agents, credentials, orders, runtime
+from headway.contract import agents, credentials, orders, rank_lines, runtime
 from tests.unit.headway.contract.examples import GOLDEN, everything
 from worker_agent.launcher import protocol
 
@@ -34,7 +34,7 @@ def read(name: str, value: Any) -> Any:
             where = agents if hasattr(agents, kind) else credentials
             return getattr(where, kind).model_validate(value).model_dump(mode="json")
         case "ranks":
-            return json.loads(runtime.to_line(runtime.from_line(json.dumps(value))))
+            return json.loads(rank_lines.to_line(rank_lines.from_line(json.dumps(value))))
         case "launcher":
             (message,) = protocol.Decoder().feed(json.dumps(value).encode() + b"\n")
             return json.loads(protocol.encode(message))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from headway.contract.orders import BatchPlan
-from headway.contract.runtime import BatchChanged, Completed, EpochClosed, Message, Progress, from_line
+from headway.contract.rank_lines import from_line
+from headway.contract.runtime import BatchChanged, Completed, EpochClosed, Message, Progress
 from headway.train.checkpoint.replica import Place
 from headway.train.data.batching import Batching, Bounds
 from headway.train.data.boundary import Agreement, Statement
@@ -34,8 +35,8 @@ def said(folder: Path) -> list[Message]:
 def test_progress_says_how_a_step_is_divided(tmp_path: Path) -> None:
     reporter, batching = Reporter(Mailbox(tmp_path, rank=0, generation=1)), batching_of(2)
     reporter.goal = TrainingGoal.of_epochs(3, 20, 16, by_progress=False)
-    reporter.measure(0.5, 0.125)
-    reporter.measure(0.25, 0.0)
+    reporter.stepped(0.5, 0.375, usual=True)
+    reporter.stepped(0.25, 0.25, usual=True)
     reporter.progress(PLACE, batching, is_main=True)
     batching.add_noise(Measurement(2.0, 32.0))
     reporter.progress(PLACE, batching, is_main=True)
@@ -70,7 +71,7 @@ def test_progress_counts_reference_samples_and_says_where_it_ends(tmp_path: Path
 def test_other_ranks_say_nothing_of_steps_and_begin_anew_with_each_report(tmp_path: Path) -> None:
     """Rank 0 of the next generation may be another: what it has measured before is not of that one."""
     reporter = Reporter(Mailbox(tmp_path, rank=0, generation=1))
-    reporter.measure(0.5, 0.0)
+    reporter.stepped(0.5, 0.5, usual=True)
     reporter.progress(PLACE, batching_of(2), is_main=False)
     assert said(tmp_path) == []
     reporter.progress(PLACE, batching_of(2), is_main=True)
@@ -82,12 +83,12 @@ def test_other_ranks_say_nothing_of_steps_and_begin_anew_with_each_report(tmp_pa
 def test_steps_of_other_members_are_no_part_of_the_next_report(tmp_path: Path) -> None:
     reporter = Reporter(Mailbox(tmp_path, rank=0, generation=1))
     reporter.progress(PLACE, batching_of(1), is_main=True)
-    reporter.measure(0.5, 0.0)
+    reporter.stepped(0.5, 0.5, usual=True)
     assert not reporter.due()
     reporter.forget()
     assert reporter.due(), "how fast the new members are is news"
-    reporter.measure(2.0, 1.5)  # newcomers make their first pass
-    reporter.measure(0.25, 0.125)
+    reporter.stepped(2.0, 0.5, usual=True)  # newcomers make their first pass
+    reporter.stepped(0.25, 0.125, usual=True)
     reporter.progress(PLACE, batching_of(2), is_main=True)
     _, progress = said(tmp_path)
     assert isinstance(progress, Progress)

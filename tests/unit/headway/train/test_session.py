@@ -25,7 +25,7 @@ from tests.waiting import until
 def make_run(**environment: Any) -> Run:
     told = Environment(**environment)
     mailbox, stop = Mailbox(told.control, rank=0, generation=told.generation), StopRequest()
-    team = Team(told, Gloo(), 30.0, stop)
+    team = Team(told, Gloo(), 30.0, stop, Mailbox(None, rank=0, generation=1))
     team.start(told)
     return Run(told, torch.device("cpu"), team, mailbox, stop)
 

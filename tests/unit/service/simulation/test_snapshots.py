@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.agents import NodeState
+from headway.contract.run_facts import MemoryUse
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import JobProgress, JobState
+from headway.contract.views.progress import LossProgress
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.cluster.snapshot import EndedRun, Measurement, Served, SlotKey, Snapshot
 from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S
@@ -103,15 +105,26 @@ def test_what_jobs_had_and_what_the_policy_remembers_goes_on() -> None:
         known(ran, late, held={"a": [("n1", 0)]}),
         served={"a": Served(seconds={"cpu": 7000.0}, slot_s=9000.0)},
         policy_state={"budget": {"spent_usd": 2.0}},
-        ended_runs=(EndedRun("default/train", 900.0, 90.0),),
+        ended_runs=(EndedRun("default/train", 900.0, 90.0, converged_samples=300.0),),
     )
     world = picture(snapshot, after_s={"late": 50.0}).world
     assert world.arrivals[0].before == PriorService(
         served_s=(7000.0,), served_slot_s=9000.0, changes=2, waited_s=0.0, done=640.0
     )
-    assert world.ended == {"default/train": ((900.0, 90.0),)}
+    assert world.ended == {"default/train": ((900.0, 90.0, 3.0),)}
     assert world.arrivals[1].before is None
     assert world.policy_state == {"budget": {"spent_usd": 2.0}}
+
+
+def test_loss_curves_go_on_in_the_unit_of_the_work() -> None:
+    curved = train("a", progress=JobProgress(samples=640, loss_curve=LossProgress(converged_work=3200.0)))
+    world = picture(known(curved, train("b"))).world
+    (first, second), before = world.applications, world.arrivals[0].before
+    assert first.converged is not None
+    assert before is not None
+    assert (first.converged / before.done).tolist() == [5.0, 5.0]
+    assert second.converged is None
+    assert sampled(picture(known(curved)), 1).applications[0].converged == pytest.approx(first.converged)
 
 
 def test_work_that_no_script_says_is_that_of_the_class_or_has_no_end() -> None:
@@ -163,6 +176,29 @@ def test_sizes_that_do_not_cut_up_nodes_count_as_the_next_larger() -> None:
     (application,) = found.world.applications
     assert found.world.configurations.slots[application.goodput[0] > 0].tolist() == [4]
     assert found.world.configurations.slots[found.world.arrivals[0].holds] == 4
+
+
+def test_a_sharded_job_has_the_sizes_of_its_meshes_that_fit_its_devices() -> None:
+    """A part of the model needs 60 bytes on 4 slots, and the rest 30, of 100 bytes: 120 and 30 are too much on 2."""
+    memory = MemoryUse(peak_bytes=90, shard_bytes=60, device_bytes=100, fsdp=2, samples=8)
+    progress = JobProgress(
+        samples=400, total_samples=1000, mesh="fsdp=2,tp=2", memory=memory, global_batch=32
+    )
+    fields = {"batch": {"global": 32, "max_local": 8}, "elastic": {"min": 1, "max": 6}, "parallel": {"tp": 2}}
+    held = {"a": [("n1", slot) for slot in range(4)]}
+    for known_memory, sizes in ((None, [2, 4, 6]), (memory, [4, 6])):
+        job = job_of(
+            "a",
+            JobState.RUNNING,
+            spec=spec_of(name("a"), **fields),
+            age_s=100.0,
+            progress=progress.model_copy(update={"memory": known_memory}),
+            live=True,
+            sharded=True,
+        )
+        world = picture(known(job, held=held, slots=6)).world
+        ((runs,),) = [one.goodput > 0 for one in world.applications]
+        assert world.configurations.slots[runs].tolist() == sizes
 
 
 def test_each_market_has_its_price_and_a_job_on_both_goes_on_with_what_there_is() -> None:

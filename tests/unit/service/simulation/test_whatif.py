@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from headway.contract.views.jobs import JobProgress
+from headway.contract.views.progress import LossProgress
 from headway.contract.views.simulations import SimulationRequest
-from service.domain.cluster.snapshot import Measurement, PolicySetting, Snapshot
+from service.domain.cluster.snapshot import EndedRun, Measurement, PolicySetting, Snapshot
+from service.domain.jobs.job import Job
 from service.simulation.report.outcomes import Runs, comparisons, differences, outcome_of
 from service.simulation.whatif import compare
 from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
@@ -105,6 +107,29 @@ def measured_cluster() -> Snapshot:
     ]
     snapshot = snapshot_of([node_of("n1", 1)], jobs)
     return replace(snapshot, class_measurements={"default/train": (measured,)}, usd_per_slot_h={"cpu": 36.0})
+
+
+def curved(job_id: str, converged_work: float) -> Job:
+    """Return a job of unknown length whose loss curve converges at this work."""
+    progress = JobProgress(samples=320, loss_curve=LossProgress(converged_work=converged_work))
+    return job_of(job_id, spec=spec_of(job_id, batch={"global": 32}), age_s=10.0, progress=progress)
+
+
+@pytest.mark.parametrize(("of_a", "of_b", "first"), [(500.0, 50_000.0, "a"), (50_000.0, 500.0, "b")])
+def test_the_loss_curves_of_a_snapshot_order_jobs_of_unknown_length(
+    of_a: float, of_b: float, first: str
+) -> None:
+    snapshot = snapshot_of([node_of("n1", 1)], [curved("a", of_a), curved("b", of_b)])
+    measured = Measurement("cpu", 1, 10.0, 500, global_batch=32, local_batch=32, step_s=3.2)
+    snapshot = replace(
+        snapshot,
+        class_measurements={"default/a": (measured,), "default/b": (measured,)},
+        ended_runs=(EndedRun("default/old", 2000.0, 200.0, converged_samples=1000.0),),
+    )
+    found = compare(snapshot, SimulationRequest.model_validate({"seeds": 1}), {})
+    starts_s = {one.job_id: one.outcomes[0].start_s for one in found.jobs if one.outcomes[0] is not None}
+    assert len(starts_s) == 2
+    assert min(starts_s, key=lambda job: starts_s[job] or 0.0) == first
 
 
 def test_four_jobs_on_one_slot_and_on_four() -> None:

@@ -6,7 +6,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.contract.runtime import Completed, FirstStep, Hello, to_line
+from headway.contract.rank_lines import to_line
+from headway.contract.runtime import Completed, FirstStep, Hello
 from worker_agent.link.messages import read_messages
 
 HELLO = Hello(rank=0, generation=3, at_s=1.0)

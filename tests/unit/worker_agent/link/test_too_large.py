@@ -92,6 +92,7 @@ def reporter(outbox: Outbox, service: Service) -> Reporter:
         holding=list,
         health=list,
         probe=lambda slots: None,
+        reach=lambda peers: None,
         listener=Listener(),
         stopping=threading.Event(),
     )

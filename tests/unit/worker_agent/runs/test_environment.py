@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.contract.agents import RankSlot, RunCommand, SlotInfo
-from headway.contract.spec import RESERVED_ENV
+from headway.contract.spec_parts import RESERVED_ENV
 from worker_agent.runs.environment import base_env, rank_env, threads_per_rank, visible_devices
 
 

@@ -17,6 +17,7 @@ from headway.contract.runtime import (
     Message,
     Metrics,
     Progress,
+    StandsStill,
     Stopped,
 )
 from worker_agent.runs import hung
@@ -193,3 +194,9 @@ def test_only_the_latest_steps_are_remembered() -> None:
     watch = told(*[progress(100.0)] * 100, *[progress(0.1)] * 64)
     assert watch.usual_s == pytest.approx(0.1)
     assert replace(watch, steps_s=()).usual_s == 0
+
+
+def test_a_reported_standstill_is_no_sign_of_training() -> None:
+    watch = told(first_step(), progress(), at_s=5.0)
+    stands = StandsStill(rank=0, generation=1, at_s=0, silent_s=15.0, usual_s=0.1)
+    assert told(stands, at_s=8.0, watch=watch) == watch

@@ -42,6 +42,13 @@ def test_an_epoch_of_each_sample_once_is_exact(samples: int) -> None:
     assert ledger_of(list(range(samples))) == Ledger.of_epoch(samples)
 
 
+@given(start=st.integers(0, 2**40), count=st.integers(0, 30), taken=indices)
+def test_a_range_has_a_closed_form_and_can_be_taken_away(start: int, count: int, taken: list[int]) -> None:
+    whole = Ledger.of_range(start, start + count)
+    assert whole == ledger_of(list(range(start, start + count)))
+    assert ledger_of(taken) + whole - whole == ledger_of(taken)
+
+
 def test_an_epoch_of_a_trillion_samples_has_a_closed_form() -> None:
     n = 10**12
     assert Ledger.of_epoch(n).squares == sum_of_squares(n) % MODULUS

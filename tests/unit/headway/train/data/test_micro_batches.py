@@ -33,3 +33,9 @@ def test_a_measurement_that_says_nothing_limits_nothing() -> None:
     limit = MicroBatchLimit(None, 20 * GB)
     limit.observe(16, peak_bytes=2 * GB, static_bytes=2 * GB)
     assert limit.most is None
+
+
+def test_a_rank_without_samples_says_nothing() -> None:
+    limit = MicroBatchLimit(None, 20 * GB)
+    limit.observe(0, peak_bytes=3 * GB, static_bytes=2 * GB)
+    assert limit.most is None

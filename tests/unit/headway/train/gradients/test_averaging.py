@@ -14,7 +14,8 @@ from torch import nn
 
 from headway.train.collectives.gloo import Gloo
 from headway.train.data.position import divide
-from headway.train.gradients.averaging import ElasticModule, Gradients, step_once_per_batch
+from headway.train.gradients.averaging import Gradients, step_once_per_batch
+from headway.train.gradients.module import ElasticModule
 from headway.train.gradients.schedule import OncePerBatch
 from headway.train.membership.peers import Peers
 
@@ -134,7 +135,7 @@ def test_a_rank_alone_among_its_peers_is_weighted_as_before() -> None:
     model = nn.Linear(1, 1, bias=False)
     gradients = Gradients(model, device=CPU)
     for _ in range(3):
-        gradients.replicate(Peers(Gloo(), rank=0, world_size=1))
+        gradients.replicate(Peers(Gloo(), rank=0, world_size=1), 1)
     for number, size in enumerate((2, 1)):
         gradients.begin(size, global_batch=3, first=number == 0, last=number == 1)
         gradients.model(torch.ones(size, 1)).mean().backward()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from headway.train.gradients.noise import (
+    LEAST_SHARE,
     Measurement,
     NoiseScale,
     SquaredNorm,
@@ -86,6 +87,21 @@ def test_gradients_are_divided_as_adam_divides_them(make: type[torch.optim.Optim
     assert norm.take() == pytest.approx(expected, rel=1e-5)
     for parameter, gradient in zip(parameters, before, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=0)
+
+
+def test_an_element_whose_gradient_was_zero_so_far_does_not_dominate() -> None:
+    weight = nn.Parameter(torch.zeros(1000))
+    never = nn.Parameter(torch.zeros(5))
+    optimizer = torch.optim.AdamW([weight, never], lr=0.1)
+    usual = torch.ones(1000)
+    usual[0] = 0.0
+    for _ in range(20):
+        weight.grad, never.grad = usual.clone(), torch.zeros(5)
+        optimizer.step()
+    norm = SquaredNorm(preconditioner(optimizer))
+    norm.add([torch.ones(1000), torch.ones(5)], [weight, never])
+    # The second moment of the first element counts as a hundredth of the mean of all.
+    assert norm.take() == pytest.approx(999 + 1 / (LEAST_SHARE * 0.999), rel=1e-5)
 
 
 def test_adam_is_not_ready_before_it_has_seen_some_steps() -> None:

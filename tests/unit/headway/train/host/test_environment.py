@@ -6,6 +6,7 @@ import pytest
 
 from headway.contract.orders import Order
 from headway.contract.values.balance import BalanceRule
+from headway.contract.values.meshes import MeshShape
 from headway.train.host.environment import Environment
 
 
@@ -33,6 +34,8 @@ def test_a_rank_of_a_job() -> None:
             "HEADWAY_LR_RULE": "adascale",
             "HEADWAY_BALANCE": '{"min_share": 0.25}',
             "HEADWAY_SPEEDS": "4,4,1,1",
+            "HEADWAY_MESH": "fsdp=2,tp=2",
+            "HEADWAY_REDUNDANCY": "neighbour",
             "HEADWAY_JOINS": "1",
             "MASTER_ADDR": "10.0.0.7",
             "MASTER_PORT": "29500",
@@ -58,6 +61,8 @@ def test_a_rank_of_a_job() -> None:
         lr_rule="adascale",
         balance=BalanceRule(min_share=0.25),
         speeds=(4.0, 4.0, 1.0, 1.0),
+        mesh=MeshShape(fsdp=2, tp=2),
+        redundant=True,
         joins=True,
         store="10.0.0.7:29500",
     )
@@ -75,6 +80,7 @@ def test_a_rank_of_a_job() -> None:
         ("HEADWAY_CHECKPOINT_EVERY_S", "nan"),
         ("HEADWAY_CHECKPOINT_EVERY_S", "auto"),
         ("HEADWAY_CHECKPOINT_KEEP", "0"),
+        ("HEADWAY_MESH", "tp=0"),
         ("HEADWAY_MIN_DEPTH", "0"),
         ("HEADWAY_MIN_DEPTH", "1"),
         ("HEADWAY_MIN_DEPTH", "nan"),
@@ -90,6 +96,7 @@ def test_a_rank_of_a_job() -> None:
         ("HEADWAY_MAX_GLOBAL_BATCH", "-1"),
         ("HEADWAY_MAX_LOCAL_BATCH", "1.5"),
         ("HEADWAY_LR_RULE", "cubic"),
+        ("HEADWAY_REDUNDANCY", "everyone"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name: str, value: str) -> None:

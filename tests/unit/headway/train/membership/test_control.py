@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.contract.runtime import Hello, Progress, Stopped, from_line, message_file
+from headway.contract.rank_lines import from_line
+from headway.contract.runtime import Hello, Progress, Stopped, message_file
 from headway.train.membership.control import Mailbox
 
 

@@ -10,6 +10,7 @@ from headway.contract.orders import ORDER_FILE, Order, order_to_json
 from headway.preemption import StopRequest
 from headway.train.collectives.gloo import Gloo
 from headway.train.host.environment import Environment
+from headway.train.membership.control import Mailbox
 from headway.train.membership.team import Team
 
 
@@ -18,7 +19,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Team:
     """Rank 1 of the three that were started as generation 2."""
     folder = tmp_path_factory.mktemp("control")
     told = Environment(rank=1, world_size=3, generation=2, control=folder, store="127.0.0.1:1")
-    return Team(told, Gloo(), 30.0, StopRequest())
+    return Team(told, Gloo(), 30.0, StopRequest(), Mailbox(None, rank=0, generation=1))
 
 
 def ordered(*members: str, generation: int = 3) -> Order:
@@ -67,7 +68,7 @@ def test_its_first_members_are_those_of_its_start(team: Team) -> None:
 
 def test_an_order_is_due_until_it_is_followed(tmp_path: Path) -> None:
     told = Environment(rank=0, world_size=1, generation=2, control=tmp_path, store="127.0.0.1:1")
-    team = Team(told, Gloo(), 30.0, StopRequest())
+    team = Team(told, Gloo(), 30.0, StopRequest(), Mailbox(None, rank=0, generation=1))
     assert team.due() is None
     (tmp_path / ORDER_FILE).write_text(order_to_json(ordered("2.0", generation=5)))
     assert team.due() == team.await_order(4) == ordered("2.0", generation=5)
@@ -79,16 +80,16 @@ def test_nobody_waits_for_an_order_after_a_request_to_stop(tmp_path: Path) -> No
     stop = StopRequest()
     stop.received = True
     told = Environment(rank=0, world_size=1, generation=2, control=tmp_path, store="127.0.0.1:1")
-    assert Team(told, Gloo(), 1e6, stop).await_order(2) is None
+    assert Team(told, Gloo(), 1e6, stop, Mailbox(None, rank=0, generation=1)).await_order(2) is None
 
 
 def test_an_order_that_never_comes_is_waited_for_no_longer_than_for_peers(tmp_path: Path) -> None:
     told = Environment(rank=0, world_size=1, generation=2, control=tmp_path, store="127.0.0.1:1")
-    assert Team(told, Gloo(), 0.02, StopRequest()).await_order(2) is None
+    assert Team(told, Gloo(), 0.02, StopRequest(), Mailbox(None, rank=0, generation=1)).await_order(2) is None
 
 
 def test_a_script_started_by_hand_is_alone_and_gets_no_orders() -> None:
-    team = Team(Environment(), Gloo(), 30.0, StopRequest())
+    team = Team(Environment(), Gloo(), 30.0, StopRequest(), Mailbox(None, rank=0, generation=1))
     team.start(Environment())
     assert team.peers is not None
     assert (team.peers.rank, team.peers.world_size, team.live) == (0, 1, False)

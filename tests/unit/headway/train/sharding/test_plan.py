@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 
+from headway.contract.values.meshes import MeshShape
 from headway.train.sharding.boxes import Box, ShardLayout
 from headway.train.sharding.checksum import checksum
 from headway.train.sharding.plan import Planner, Transfer, into_buckets
-from service.domain.jobs.membership import shard_order
+from service.domain.jobs.shard_order import new_ranks
 
 shapes = st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple)
 
@@ -135,6 +136,10 @@ def test_a_checksum_notices_elements_at_the_wrong_place() -> None:
     assert checksum(values[[1, 0, 2, 3]], whole, {0}) != right
     assert checksum(values, Box((4, 0), (4, 6)), {0}) != right
     assert checksum(values.flip(1), whole, {1}) != checksum(values, whole, {1})
+
+
+def shard_order(kept: int, size: int) -> list[int]:
+    return new_ranks(range(kept), MeshShape(fsdp=max(1, kept)), MeshShape(fsdp=size))
 
 
 def moved_share(kept: list[int], size: int) -> float:

@@ -49,6 +49,21 @@ def test_tensors_replace_those_of_every_module_that_shares_them() -> None:
     assert "mask" not in built.state_dict()
 
 
+def test_a_stage_has_the_names_of_the_plain_model() -> None:
+    mesh: Any = None
+
+    def last(model: nn.Module, _mesh: Any) -> None:
+        model.first = model.fixed = None  # type: ignore[assignment]
+
+    with pytest.raises(ValueError, match=r"parameter head\.weight"):
+        Template(Tied(), last).build(mesh)
+
+    def only_fixed(model: nn.Module, _mesh: Any) -> None:
+        model.first = model.head = None  # type: ignore[assignment]
+
+    assert list(named_parameters(Template(Tied(), only_fixed).build(mesh))) == ["fixed"]
+
+
 def test_a_model_that_cannot_be_copied_is_refused() -> None:
     model = nn.Linear(2, 2)
     model.lock = threading.Lock()  # type: ignore[assignment]

@@ -13,7 +13,7 @@ from headway.train.checkpoint.replica import Place, Replica
 from headway.train.data.batching import Batching, Bounds
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
-from headway.train.membership.peers import PeersLost
+from headway.train.membership.meeting import PeersLost
 from headway.train.state.sync import StateOffer, StateSync, choose_source
 
 standings = st.builds(

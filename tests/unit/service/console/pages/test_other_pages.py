@@ -14,12 +14,13 @@ from headway.contract.views.jobs import JobState
 from headway.contract.views.nodes import NodeView, SlotView
 from headway.contract.views.simulations import AddNodes, KillNode, SimulationRequest
 from headway.errors import HeadwayError
+from headway.jobfile import MOST_CHARACTERS
 from service.console.html.fragments import Fragment, Listing
 from service.console.pages.cluster import cluster_page, words_of_slots
 from service.console.pages.node import node_fragments
 from service.console.pages.rounds import rounds_page
 from service.console.pages.simulations import question
-from service.console.pages.submit import EXAMPLE, MOST_CHARACTERS, read_job_file
+from service.console.pages.submit import EXAMPLE, read_job_file
 from service.console.templates import Templates, as_data
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -155,7 +156,8 @@ def test_the_example_is_a_job() -> None:
     ("text", "complaint"),
     [
         ("x" * (MOST_CHARACTERS + 1), "more than"),
-        ("a: &a [1]\nb: [*a, *a]", "alias"),
+        ("a: &a [1]\nb: [" + ", ".join(["*a"] * 21) + "]", "aliases"),
+        ("{" * 65_000, "nested"),
         ("name: [", "job file"),
         ("name: a\nrun: b\nworkdir: .", "headway submit"),
         ("name: a\nrun: b\nprority: 3", "prority"),

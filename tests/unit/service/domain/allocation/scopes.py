@@ -36,6 +36,7 @@ def elastic_job(
         "checkpoint",
         "batch",
         "resumes",
+        "parallel",
     )
     spec = spec_of(
         fields.pop("name", job_id),

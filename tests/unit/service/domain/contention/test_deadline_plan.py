@@ -38,6 +38,9 @@ class Due:
     holds: int = 0
     promised: bool = False
     priority: int = 50
+    run_s: float = INF
+    stays_s: float = 0.0
+    age_s: float = 0.0
 
 
 def due(left_s: float, *late_s: float, **fields: Any) -> Due:
@@ -69,6 +72,9 @@ def occupancy_of(jobs: Sequence[Due], slots: int) -> Occupancy:
         slots=sizes,
         current=current,
         smallest=np.where(current != NOTHING, 0, NOTHING),
+        run_s=np.array([one.run_s for one in jobs], dtype=np.float64),
+        stays_s=np.array([one.stays_s for one in jobs], dtype=np.float64),
+        age_s=np.array([one.age_s for one in jobs], dtype=np.float64),
     )
 
 
@@ -138,6 +144,50 @@ def test_a_promise_is_kept_even_if_more_jobs_miss() -> None:
 
 def test_a_promise_precedes_an_earlier_deadline_and_a_running_job() -> None:
     assert set(planned(due(50, 40, holds=1), due(60, 50, promised=True), slots=1).met) == {1}
+
+
+def test_a_later_promise_does_not_break_an_earlier_one() -> None:
+    first = due(30, 25, promised=True, age_s=100)
+    plan = planned(first, due(12, 10, promised=True), slots=1)
+    assert (set(plan.met), plan.missed[1].rivals) == ({0}, (0,))
+    both = planned(replace(first, left_s=35.0), due(12, 10, promised=True), slots=1)
+    assert both.met == {1: run(0, 10, 1), 0: run(10, 35, 1)}
+
+
+@pytest.mark.parametrize(("run_s", "met"), [(19, True), (20, False)])
+def test_a_promise_precedes_runs_that_began_after_it(run_s: float, met: bool) -> None:
+    plan = planned(
+        Due(late_s=(500, INF, INF), holds=1, run_s=run_s), due(60, 50, promised=True, age_s=20), slots=1
+    )
+    assert (1 in plan.met) is met
+    unpromised = planned(Due(late_s=(500, INF, INF), holds=1, run_s=run_s), due(60, 50, age_s=20), slots=1)
+    assert unpromised.missed[1].rivals == (0,)
+
+
+@pytest.mark.parametrize(("stays_s", "met"), [(7, {1, 2}), (8, {0})])
+def test_a_displaced_job_keeps_its_slots_for_its_minimum_run_time(stays_s: float, met: set[int]) -> None:
+    """The two others, 85 s together, end in time if they begin within 7 s."""
+    plan = planned(due(90, 80, holds=1, stays_s=stays_s), due(91, 40), due(92, 45), slots=1)
+    assert set(plan.met) == met
+    assert min(one.start_s for one in plan.met.values()) == (0 if met == {0} else stays_s)
+
+
+def test_a_job_that_is_planned_for_later_runs_on_for_its_minimum_run_time() -> None:
+    plan = planned(due(200, 80, holds=1, stays_s=20), due(60, 40), slots=1)
+    assert plan.met == {1: run(20, 60, 1), 0: run(60, 140, 1)}
+    plan = planned(due(200, 80, holds=1, stays_s=21), due(60, 40), slots=1)
+    assert (set(plan.met), plan.missed[1].rivals) == ({0}, (0,))
+
+
+def test_a_promise_counts_the_minimum_run_times_of_its_submit_only() -> None:
+    runs = due(90, 80, holds=1, stays_s=50, run_s=10)
+    assert set(planned(runs, due(60, 50, promised=True, age_s=10), slots=1).met) == {0}
+    assert set(planned(runs, due(60, 50, promised=True, age_s=11), slots=1).met) == {1}
+
+
+def test_a_higher_priority_displaces_at_once() -> None:
+    plan = planned(due(200, 80, holds=1, stays_s=50), due(60, 40, priority=60), slots=1)
+    assert plan.met == {1: run(0, 40, 1), 0: run(40, 120, 1)}
 
 
 def test_a_running_job_without_a_deadline_keeps_its_smallest_size() -> None:
@@ -248,7 +298,13 @@ def crowds(draw: st.DrawFn) -> list[Due]:
         )
     # Running jobs hold one slot each, as far as there are slots.
     running = draw(st.integers(0, min(len(jobs), 4)))
-    return [replace(one, holds=1) if index < running else one for index, one in enumerate(jobs)]
+    stays_s = st.sampled_from([0.0, 20.0, INF])
+    return [
+        replace(one, holds=1, stays_s=draw(stays_s), run_s=draw(st.sampled_from([0.0, 50.0])))
+        if index < running
+        else one
+        for index, one in enumerate(jobs)
+    ]
 
 
 @settings(max_examples=150, deadline=None)
@@ -265,10 +321,24 @@ def test_a_plan_is_in_time_and_within_the_capacity_at_every_moment(jobs: list[Du
         assert sum(COLUMNS[one.column] for one in active) <= slots
 
 
+@settings(max_examples=150, deadline=None)
+@given(crowds(), st.integers(4, 6))
+def test_nobody_is_vacated_before_the_minimum_run_time(jobs: list[Due], slots: int) -> None:
+    jobs = [replace(one, promised=False, priority=50) for one in jobs]
+    plan = planned(*jobs, slots=slots)
+    in_plan = {*plan.met, *(row for row in plan.missed if min(jobs[row].late_s) <= jobs[row].left_s)}
+    stays = [row for row in in_plan if jobs[row].stays_s > 0]
+    for moment in {0.0, *(one.start_s for one in plan.met.values())}:
+        active = {row: one for row, one in plan.met.items() if one.start_s <= moment < one.end_s}
+        waits = [row for row in stays if row not in plan.met or moment < plan.met[row].start_s]
+        kept = sum(moment < jobs[row].stays_s for row in waits)
+        assert kept + sum(COLUMNS[one.column] for one in active.values()) <= slots
+
+
 @settings(max_examples=80, deadline=None)
 @given(crowds())
 def test_a_promised_job_is_planned_as_if_the_others_had_no_deadline(jobs: list[Due]) -> None:
-    jobs = [replace(one, holds=0) for one in jobs]
+    jobs = [replace(one, holds=0, stays_s=0.0) for one in jobs]
     promised = {index for index, one in enumerate(jobs) if one.promised}
     alone = [one if one.promised else replace(one, left_s=INF) for one in jobs]
     assert planned(*alone).met.keys() & promised == planned(*jobs).met.keys() & promised

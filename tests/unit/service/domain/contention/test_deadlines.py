@@ -25,7 +25,7 @@ def due(left_s: float, holds: int = 0, **fields: object) -> dict[str, object]:
 
 def sizes_left(scene: Scene, row: int = 0) -> list[int]:
     """The sizes that the rule leaves a job."""
-    return scene.slots[with_deadlines(scene.given, scene.deadlines).given.allowed[row]].tolist()
+    return scene.slots[with_deadlines(scene.given, scene.deadlines, scene.tenure).given.allowed[row]].tolist()
 
 
 def chosen(scene: Scene, name: str = "goodput") -> list[int]:
@@ -36,7 +36,7 @@ def chosen(scene: Scene, name: str = "goodput") -> list[int]:
 def test_without_deadlines_nothing_changes() -> None:
     scene = Scene(rivals=[running(2), waiting()])
     for deadlines in (None, scene.deadlines):
-        rule = with_deadlines(scene.given, deadlines)
+        rule = with_deadlines(scene.given, deadlines, scene.tenure)
         assert rule.given is scene.given
         assert not rule.due.any()
         assert not rule.too_late.any()
@@ -46,7 +46,7 @@ def test_without_deadlines_nothing_changes() -> None:
 @pytest.mark.parametrize(("left_s", "sizes"), [(100, [1, 2, 4]), (99, [2, 4]), (50, [2, 4]), (49, [4])])
 def test_a_guaranteed_job_has_only_sizes_that_are_in_time(left_s: float, sizes: list[int]) -> None:
     scene = Scene(rivals=[waiting(**due(left_s))])
-    rule = with_deadlines(scene.given, scene.deadlines)
+    rule = with_deadlines(scene.given, scene.deadlines, scene.tenure)
     assert scene.slots[rule.given.allowed[0]].tolist() == sizes
     assert scene.slots[rule.too_late[0]].tolist() == [one for one in scene.sizes if one not in sizes]
     assert rule.due.tolist() == [True]
@@ -55,19 +55,19 @@ def test_a_guaranteed_job_has_only_sizes_that_are_in_time(left_s: float, sizes: 
 def test_a_missed_deadline_limits_nothing() -> None:
     scene = Scene(rivals=[waiting(**due(24))])
     assert sizes_left(scene) == [1, 2, 4]
-    assert not with_deadlines(scene.given, scene.deadlines).due.any()
+    assert not with_deadlines(scene.given, scene.deadlines, scene.tenure).due.any()
 
 
 def test_a_start_in_the_future_limits_nothing_now() -> None:
     scene = Scene(rivals=[running(4, sizes=(4,), remaining=4_000.0, scaling=1.0), waiting(**due(200))])
-    rule = with_deadlines(scene.given, scene.deadlines)
+    rule = with_deadlines(scene.given, scene.deadlines, scene.tenure)
     assert rule.plan.met[1] == PlannedRun(10.0, 110.0, 0)
     assert (rule.due.tolist(), sizes_left(scene, 1)) == ([False, False], [1, 2, 4])
 
 
 def test_a_search_that_visits_sizes_is_left_alone() -> None:
     scene = Scene(rivals=[waiting(**due(50, visiting=True))])
-    rule = with_deadlines(scene.given, scene.deadlines)
+    rule = with_deadlines(scene.given, scene.deadlines, scene.tenure)
     assert (rule.due.tolist(), sizes_left(scene)) == ([False], [1, 2, 4])
     assert 0 in rule.plan.met
 
@@ -95,10 +95,10 @@ def test_a_running_job_keeps_its_size_without_a_margin(left_s: float, sizes: lis
 def test_a_job_that_may_not_grow_yet_gets_its_fastest_size_on_the_way() -> None:
     scene = Scene(rivals=[running(1, **due(30))])
     may = scene.deadlines.may & (scene.slots <= 2)
-    rule = with_deadlines(scene.given, replace(scene.deadlines, may=may))
+    rule = with_deadlines(scene.given, replace(scene.deadlines, may=may), scene.tenure)
     assert scene.slots[rule.given.allowed[0]].tolist() == [2]
     assert rule.plan.met[0].column == scene.column(4)
-    nothing = with_deadlines(scene.given, replace(scene.deadlines, may=np.zeros_like(may)))
+    nothing = with_deadlines(scene.given, replace(scene.deadlines, may=np.zeros_like(may)), scene.tenure)
     assert nothing.given.allowed[0].all()
     assert not nothing.due.any()
 
@@ -108,16 +108,16 @@ def test_a_larger_size_than_planned_is_not_on_the_way() -> None:
     may = scene.deadlines.may & (scene.slots != 2)
     late_s = scene.deadlines.late_s.copy()
     late_s[0, scene.column(4)] = 60.0
-    rule = with_deadlines(scene.given, replace(scene.deadlines, may=may, late_s=late_s))
+    rule = with_deadlines(scene.given, replace(scene.deadlines, may=may, late_s=late_s), scene.tenure)
     assert scene.slots[rule.given.allowed[0]].tolist() == [1]
 
 
 def test_the_requested_size_is_the_guaranteed_one_and_others_shrink_if_they_must() -> None:
     scene = Scene(rivals=[waiting(**due(50)), running(2)])
     given = replace(scene.given, requested_slots=np.array([1, 2]))
-    assert with_deadlines(given, scene.deadlines).given.requested_slots.tolist() == [2, 2]
+    assert with_deadlines(given, scene.deadlines, scene.tenure).given.requested_slots.tolist() == [2, 2]
     given = replace(scene.given, requested_slots=np.array([4, 3]))
-    assert with_deadlines(given, scene.deadlines).given.requested_slots.tolist() == [2, 1]
+    assert with_deadlines(given, scene.deadlines, scene.tenure).given.requested_slots.tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -135,6 +135,28 @@ def test_a_deadline_precedes_a_waiting_minimum_but_not_a_running_one() -> None:
     scene = Scene(rivals=rivals)
     assert scene.contest.deadlines.missed[1].rivals == (0,)
     assert chosen(scene) == [4, 0]
+
+
+@pytest.mark.parametrize(
+    ("runs", "fields", "sizes"),
+    [
+        ("displaced", {"run_s": 5.0}, [4, 0, 0]),
+        ("displaced", {"run_s": 60.0}, [0, 4, 0]),
+        ("displaced", {"run_s": 60.0, "pinned": True}, [4, 0, 0]),
+        ("postponed", {"run_s": 5.0}, [4, 0, 0]),
+        ("postponed", {"run_s": 60.0}, [0, 4, 0]),
+        ("postponed", {"run_s": 5.0, "forced": True}, [0, 4, 0]),
+    ],
+)
+def test_deadlines_of_others_leave_a_job_its_minimum_run_time(
+    runs: str, fields: dict[str, object], sizes: list[int]
+) -> None:
+    """Two short jobs are in time if the running one stops: it then misses its deadline, or starts again after them."""
+    left_s = {"displaced": 30.0, "postponed": 100.0}[runs]
+    short = {**due(0), "sizes": (4,), "remaining": 4_000.0}
+    first, second = (waiting(**{**short, "left_s": one}) for one in (12.0, 22.0))
+    scene = Scene(rivals=[running(4, **due(left_s, sizes=(4,), **fields)), first, second])
+    assert chosen(scene) == sizes
 
 
 def test_a_higher_priority_takes_the_slots_of_a_running_job_for_its_deadline() -> None:

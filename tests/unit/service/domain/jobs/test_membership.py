@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.agents import Member
+from headway.contract.values.meshes import MeshShape
 from service.domain.jobs.failures import Ending, RankExit, judge
 from service.domain.jobs.job import Allocation, size_of
 from service.domain.jobs.membership import (
@@ -80,7 +81,9 @@ def test_the_next_generation_has_exactly_its_slots_survivors_first(
 
 def test_newcomers_of_a_sharded_job_come_between_the_survivors() -> None:
     members = started({"n1": (0, 1)})
-    following = next_members(members, {"n1": (0, 1), "n2": (0,)}, 2, sharded=True)
+    following = next_members(
+        members, {"n1": (0, 1), "n2": (0,)}, 2, meshes=(MeshShape(fsdp=2), MeshShape(fsdp=3))
+    )
     assert [born(one) for one in following] == [(1, 0), (2, 1), (1, 1)]
     assert [one.rank for one in following] == [0, 1, 2]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.contract.run_facts import ProgressSource
+from headway.contract.run_facts import MemoryUse, ProgressSource
 from headway.contract.runtime import (
     BatchChanged,
     Checkpointed,
@@ -133,6 +133,10 @@ def adaptive_steps(samples: int = 640, progress: float | None = 530.0, **fields:
         }),
         (TRAINED, steps(train_step=10, train_steps=100, draws=True), {
             "draws": True, "epoch": None, "samples": 640, "samples_per_s": 320.0, "train_step": 10, "train_steps": 100,
+        }),
+        (TRAINED, steps(train_step=10, train_steps=100, shards=3, repeated_samples=7, repeated_shards=1), {
+            "epoch": None, "samples": 640, "samples_per_s": 320.0, "train_step": 10, "train_steps": 100,
+            "shards": 3, "repeated_samples": 7, "repeated_shards": 1,
         }),
         (TRAINED, steps(lr_rule="sqrt"), {
             "epoch": 3, "samples": 640, "samples_per_s": 320.0, "lr_rule": "sqrt",
@@ -326,3 +330,14 @@ def test_the_interval_between_checkpoints_is_the_last_that_ranks_reported() -> N
     assert (older.checkpoint_samples, older.checkpoint_every_s) == (80, 120.0), (
         "an older library says nothing"
     )
+
+
+def test_the_most_memory_counts_until_the_mesh_or_the_samples_change() -> None:
+    first = after_message(JobProgress(), steps(memory=(90, 60, 100, 2)))
+    assert first.memory == MemoryUse(peak_bytes=90, shard_bytes=60, device_bytes=100, fsdp=2, samples=32)
+    assert after_message(first, steps(memory=(80, 60, 100, 2))).memory == first.memory
+    assert after_message(first, steps()).memory == first.memory
+    divided = after_message(first, steps(memory=(60, 30, 100, 4))).memory
+    assert divided is not None
+    assert (divided.peak_bytes, divided.fsdp) == (60, 4)
+    assert after_message(JobProgress(), steps(memory=(90, 60, 0, 2))).memory is None

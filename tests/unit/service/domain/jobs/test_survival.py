@@ -42,14 +42,22 @@ def test_how_a_rank_ended_reads_as_the_rest_of_a_sentence() -> None:
 
 
 @settings(max_examples=50)
-@given(st.booleans(), st.integers(0, 5), st.booleans(), st.integers(0, 5), st.integers(0, 5))
-def test_survival_needs_a_live_job_a_survivor_and_a_retry_for_what_counts(
-    live: bool, survivors: int, counted: bool, failures: int, budget: int
+@given(*[st.booleans()] * 4, *[st.integers(0, 5)] * 3)
+def test_survival_needs_a_live_job_a_survivor_every_part_memory_and_a_retry_for_what_counts(
+    live: bool, complete: bool, fits: bool, counted: bool, survivors: int, failures: int, budget: int
 ) -> None:
     survival = decide_survival(
-        live=live, survivors=survivors, counted=counted, failures=failures, retry=Retry(infrastructure=budget)
+        live=live,
+        survivors=survivors,
+        complete=complete,
+        fits=fits,
+        counted=counted,
+        failures=failures,
+        retry=Retry(infrastructure=budget),
     )
-    assert survival.in_place is (live and survivors > 0 and (not counted or failures < budget))
+    assert survival.in_place is (
+        live and survivors > 0 and complete and fits and (not counted or failures < budget)
+    )
     assert bool(survival.why_not) is not survival.in_place
 
 
@@ -63,7 +71,13 @@ def test_only_losses_without_progress_run_out(gains: list[int], budget: int) -> 
         counted = counts_as_failure(samples, at_loss)
         assert counted is (number > 0 and gain == 0)
         survival = decide_survival(
-            live=True, survivors=1, counted=counted, failures=failures, retry=Retry(infrastructure=budget)
+            live=True,
+            survivors=1,
+            complete=True,
+            fits=True,
+            counted=counted,
+            failures=failures,
+            retry=Retry(infrastructure=budget),
         )
         failures += counted
         assert survival.in_place is (not counted or failures <= budget)
@@ -158,7 +172,13 @@ def test_who_survives_a_loss(
 ) -> None:
     """Three infrastructure failures are allowed."""
     found = decide_survival(
-        live=live, survivors=survivors, counted=counted, failures=failures, retry=Retry(infrastructure=3)
+        live=live,
+        survivors=survivors,
+        complete=True,
+        fits=True,
+        counted=counted,
+        failures=failures,
+        retry=Retry(infrastructure=3),
     )
     assert found.in_place is in_place
 

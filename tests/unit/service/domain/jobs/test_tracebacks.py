@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.jobs.failures import RankExit, judge
+from headway.contract.views.jobs import Reason
+from service.domain.jobs.failures import Ending, RankExit, judge
 from service.domain.jobs.tracebacks import lost_a_peer, traceback_in
 
 BEGIN = "Traceback (most recent call last):"
@@ -74,6 +77,7 @@ def test_without_a_cause_of_its_own_the_first_rank_is_told() -> None:
         ("RuntimeError: Socket Timeout", True),
         ("RuntimeError: store->get('0:1') timed out", True),
         ("RuntimeError: peer 3 is gone", True),
+        ("headway.PeersLost: host-a cannot reach 10.1.0.2:41000: no answer", True),
         ("ValueError: gloomy data", False),
         ("KeyError: 'connection'", False),
         ("RuntimeError: CUDA error: device-side assert", False),
@@ -82,6 +86,29 @@ def test_without_a_cause_of_its_own_the_first_rank_is_told() -> None:
 def test_which_exceptions_say_that_a_peer_is_lost(line: str, *, lost: bool) -> None:
     assert lost_a_peer((*PEER[:-1], line)) is lost
     assert lost_a_peer(("epoch 1", line)) is False, "only in a traceback"
+
+
+APART = (*PEER[:-1], "headway.PeersLost: host-a cannot reach 10.1.0.2:41000: no answer")
+
+
+def test_ranks_that_cannot_reach_each_other_are_no_error_of_the_script() -> None:
+    stopped = replace(rank(1), exit_code=143, stopped_by_agent=True)
+    verdict = judge([rank(0, *APART[2:]), stopped])  # of a long traceback, the end is known
+    assert (verdict.ending, verdict.reason) == (Ending.INFRASTRUCTURE, Reason.UNREACHABLE)
+    assert verdict.message == "host-a cannot reach 10.1.0.2:41000: no answer"
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (rank(1, *OWN), Reason.USER_ERROR),
+        (replace(rank(1), exit_code=None, signal=9), Reason.RANK_LOST),
+        (replace(rank(1), exit_code=0), Reason.USER_ERROR),
+    ],
+    ids=["an error of its own", "killed", "done"],
+)
+def test_another_cause_outweighs_that_peers_cannot_be_reached(other: RankExit, reason: Reason) -> None:
+    assert judge([rank(0, *APART), other]).reason is reason
 
 
 def test_the_whole_chain_of_exceptions_is_found() -> None:

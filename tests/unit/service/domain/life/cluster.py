@@ -19,7 +19,7 @@ from headway.contract.agents import (
     RunCommand,
     StopCommand,
 )
-from headway.contract.runtime import FirstStep, Left, Message, Ready, Switched
+from headway.contract.runtime import CannotMeet, FirstStep, Left, Message, Ready, Switched
 from headway.contract.views.jobs import Reason
 from service.domain.jobs.failures import RankExit
 from service.domain.jobs.job import Allocation, minus
@@ -38,13 +38,17 @@ Key: TypeAlias = tuple[str, int, int]
 
 @dataclass
 class Process:
-    """A process of a job. `role` is the generation that it trains in and its rank there; None for a newcomer."""
+    """A process of a job. `role` is the generation that it trains in and its rank there; None for a newcomer.
+
+    `apart` is the newest generation whose members it could not meet.
+    """
 
     node: str
     slot: int
     live: bool
     role: tuple[int, int] | None
     ready: bool = False
+    apart: int = 0
 
 
 @dataclass
@@ -258,7 +262,15 @@ class Cluster:
         return other[:2] == key[:2] and self.processes[other].node == process.node
 
     def complete(self, job_id: str) -> None:
-        """Let every member of a job finish its training."""
+        """Let every member of a job finish its training, if all have been started: they cannot train before."""
+        commands = [command for agent in self.agents.values() for command in agent.inbox]
+        if any(isinstance(one, RunCommand) and one.job_id == job_id and not one.joins for one in commands):
+            return
+        if any(
+            key[0] == job_id and one.role is not None and one.apart > one.role[0]
+            for key, one in self.processes.items()
+        ):
+            return
         for key in [key for key, one in self.processes.items() if key[0] == job_id and one.role is not None]:
             if key in self.processes:
                 process = self.processes[key]
@@ -299,6 +311,8 @@ class Cluster:
             return
         if any(mine[key].role is None and not mine[key].ready for key in ranks):
             return
+        if any(one.apart >= order.generation for one in mine.values()):
+            return
         self.samples += 10
         for key, one in mine.items():
             if key in ranks:
@@ -308,6 +322,30 @@ class Cluster:
             elif one.role is not None:
                 self.say(key, Left, samples=self.samples, joined=order.generation)
                 self.end(key, **(leaving or {"exit_code": 0}))
+
+    def fail_to_meet(self, job_id: str) -> int:
+        """Let members of an order with newcomers, who have it, say that they cannot meet; how many of them say so."""
+        said = 0
+        for key, one in self.processes.items():
+            order = self.orders.get((one.node, job_id)) if key[0] == job_id else None
+            if order is None or order.lost or one.apart >= order.generation:
+                continue
+            born = [(job_id, member.born_generation, member.born_rank) for member in order.members]
+            old = [who for who in born if who[1] < order.generation]
+            trains = one.role is not None and one.role[0] >= order.generation
+            if (
+                key in born
+                and 0 < len(old) < len(born)
+                and not trains
+                and (one.role is not None or one.ready)
+            ):
+                one.apart = order.generation
+                role = one.role or (key[1], key[2])
+                self.say(
+                    key, CannotMeet, role=role, meeting=order.generation, why="a cannot reach b:1: no answer"
+                )
+                said += 1
+        return said
 
     def say(self, key: Key, kind: type[Message], role: tuple[int, int] | None = None, **said: object) -> None:
         """Let a process say something in its role."""

@@ -8,12 +8,13 @@ from headway.contract.agents import BatchOrder
 from headway.contract.runtime import BatchChanged
 from headway.contract.views.jobs import Reason
 from service.domain.jobs.job import Allocation
-from service.domain.life.changes import ChangeInPlace, complete_switch, newcomer_ready, prepare, survive_loss
+from service.domain.life.changes import ChangeInPlace, complete_switch, newcomer_ready, prepare
 from service.domain.life.ends import Aftermath, go_on
 from service.domain.life.life import Life
 from service.domain.life.messages import message_taken
 from service.domain.life.requests import cancel
 from service.domain.life.starts import fail_rank, start_generation, vacate
+from service.domain.life.survivals import survive_loss
 from tests.unit.service.domain.life.cluster import Cluster
 from tests.unit.service.domain.life.scenes import (
     FOUR,

@@ -142,7 +142,7 @@ def test_ranks_get_the_settings_of_the_job_file() -> None:
         secrets={"HF_TOKEN": "hf-token"},
         checkpoint={"every": 20, "keep": 2, "grace_s": 9},
         output={"dir": "out", "every": 30},
-        elastic={"min": 1, "max": 2, "partial_backprop": {"min_depth": 0.25}},
+        elastic={"min": 1, "max": 2, "partial_backprop": {"min_depth": 0.25}, "redundancy": "neighbour"},
     )
     run = run_at(cluster, "n0")
     project = job_of(cluster).spec.project
@@ -151,6 +151,7 @@ def test_ranks_get_the_settings_of_the_job_file() -> None:
         runtime.ENV_PROJECT: project,
         runtime.ENV_TRACKERS: "tensorboard",
         runtime.ENV_MIN_DEPTH: "0.25",
+        runtime.ENV_REDUNDANCY: "neighbour",
     }
     assert (run.secrets, run.checkpoint_every_s, run.checkpoint_keep, run.grace_s) == (
         ["HF_TOKEN"],
@@ -164,7 +165,7 @@ def test_ranks_get_the_settings_of_the_job_file() -> None:
 def test_by_default_ranks_choose_their_own_checkpoints_and_trackers() -> None:
     run = run_at(starting(), "n0")
     assert run.checkpoint_every_s is None
-    assert runtime.ENV_TRACKERS not in run.env
+    assert not {runtime.ENV_TRACKERS, runtime.ENV_REDUNDANCY} & run.env.keys()
 
 
 def test_a_command_continues_the_trace_of_its_job() -> None:

@@ -18,6 +18,7 @@ from service.domain.life.commands import send_losses
 from service.domain.life.expected_losses import CHANGED, has_other_losses, machine_losses_per_h
 from tests.unit.service.domain.life.cluster import Cluster
 from tests.unit.service.domain.life.scenes import (
+    FOUR,
     JOB,
     THREE,
     TWO,
@@ -35,6 +36,7 @@ from tests.unit.service.domain.life.scenes import (
 from tests.unit.service.domain.life.tables import BEGIN
 
 LIBRARY = ProgressSource.LIBRARY
+COPIES = {"min": 1, "max": 4, "redundancy": "neighbour"}
 
 
 def risky(cluster: Cluster, **losses_per_h: float) -> Cluster:
@@ -99,6 +101,27 @@ def test_a_start_names_the_losses_of_its_machines(slots: Allocation, resize: str
         assert losses is not None
         assert (losses.per_h, losses.at) == (pytest.approx(expected), BEGIN)
     assert job_of(cluster).progress.losses == run_at(cluster, "n0").losses
+
+
+@pytest.mark.parametrize(
+    ("slots", "fields", "expected"),
+    [
+        pytest.param(FOUR, {"parallel": {"fsdp": 2}}, TOGETHER * 0.25, id="a replica on each machine"),
+        pytest.param(FOUR, {"parallel": {"fsdp": 4}}, 0.75, id="no replicas"),
+        pytest.param(THREE, {"elastic": COPIES}, 0.25, id="two neighbours on one machine"),
+        pytest.param({"n0": (0,), "n1": (0,)}, {"elastic": COPIES}, TOGETHER * 0.25, id="copies"),
+    ],
+)
+def test_copies_on_other_machines_survive_the_loss_of_one(
+    slots: Allocation, fields: dict[str, object], expected: float
+) -> None:
+    cluster = risky(training(slots, **fields), n0=0.25, n1=0.5)
+    progress = job_of(cluster).progress.model_copy(update={"replicates": True, "source": LIBRARY})
+    alter(cluster, sharded=True, progress=progress)
+    cluster.store(send_losses(life_of(cluster)))
+    losses = job_of(cluster).progress.losses
+    assert losses is not None
+    assert losses.per_h == pytest.approx(expected)
 
 
 def test_a_fixed_interval_needs_no_losses() -> None:

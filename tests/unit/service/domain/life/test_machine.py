@@ -49,6 +49,8 @@ class LivesOfJobs(RuleBasedStateMachine):
         """Jobs that something has happened to that may count as a failure."""
         self.at_target: set[str] = set()
         """Jobs that were asked to stop at their target."""
+        self.apart = dict.fromkeys(JOBS, 0)
+        """Reports of members that could not meet."""
 
     @initialize(
         data=st.data(),
@@ -178,7 +180,7 @@ class LivesOfJobs(RuleBasedStateMachine):
     @precondition(lambda self: self.cluster.processes)
     @rule(
         name=st.sampled_from(JOBS),
-        does=st.sampled_from(["step", "switch", "switch", "complete"]),
+        does=st.sampled_from(["step", "switch", "switch", "fail to meet", "complete"]),
         leaving=st.sampled_from([DONE, STOPPED, KILLED]),
         reports=st.integers(0, 3),
     )
@@ -189,6 +191,8 @@ class LivesOfJobs(RuleBasedStateMachine):
                 self.cluster.take_first_step(name)
             case "switch":
                 self.cluster.switch(name, **leaving)
+            case "fail to meet":
+                self.apart[name] += self.cluster.fail_to_meet(name)
             case _:
                 self._finish(name, reports)
 
@@ -294,7 +298,7 @@ class LivesOfJobs(RuleBasedStateMachine):
             kinds = [event.kind for event in self.tables.events.get(name, ())]
             assert name in self.troubled or FAILURES.isdisjoint(kinds), f"{name} failed untroubled"
             exits = [exit_ for exit_ in self.tables.exits.get(name, {}).values() if not exit_.completed]
-            assert kinds.count("lose") <= len(exits), f"{name} lost a process twice"
+            assert kinds.count("lose") <= len(exits) + self.apart[name], f"{name} lost a process twice"
 
     def teardown(self) -> None:
         """Whatever has happened, every job gets to rest: it trains, waits for slots, or has ended."""

@@ -25,6 +25,7 @@ from service.domain.life.life import Life
 from service.domain.life.messages import awaits_start, message_refused, message_taken, ranks_started
 from tests.unit.service.domain.life.cluster import Cluster
 from tests.unit.service.domain.life.scenes import (
+    FOUR,
     JOB,
     THREE,
     TWO,
@@ -103,6 +104,13 @@ def test_the_first_step_makes_a_job_live() -> None:
 def test_the_first_step_says_whether_ranks_hold_parts_of_the_model(*, sharded: bool) -> None:
     job = told(runs(), FirstStep(**SAID, samples=32, live=True, sharded=sharded)).job
     assert (job.sharded, job.live, job.survives_losses) == (sharded, True, not sharded)
+
+
+@pytest.mark.parametrize("replicates", [False, True])
+def test_the_first_step_says_whether_the_script_uses_the_replicas_of_the_mesh(*, replicates: bool) -> None:
+    cluster = runs(FOUR, mesh="replicate=2,fsdp=2")
+    job = told(cluster, FirstStep(**SAID, samples=32, live=True, sharded=True, replicates=replicates)).job
+    assert (job.needs_every_rank, job.survives_losses) == (not replicates, replicates)
 
 
 @pytest.mark.parametrize(("resize", "live"), [("live", False), ("restart", True)])

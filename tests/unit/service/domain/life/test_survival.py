@@ -11,8 +11,9 @@ from headway.contract.views.jobs import JobState, Reason
 from service.domain.jobs.failures import RankExit
 from service.domain.jobs.job import Allocation
 from service.domain.jobs.membership import Born
-from service.domain.life.changes import SWITCHED_WITHIN_S, complete_switch, survive_loss
+from service.domain.life.changes import SWITCHED_WITHIN_S, complete_switch
 from service.domain.life.life import Life
+from service.domain.life.survivals import survive_loss
 from tests.unit.service.domain.life.cluster import Cluster
 from tests.unit.service.domain.life.scenes import (
     FOUR,
@@ -53,6 +54,59 @@ def test_a_job_whose_ranks_hold_parts_of_the_model_restarts() -> None:
     life = after_loss(cluster, (1, 0))
     assert (life.job.switch, life.job.newest_generation) == (None, 1)
     assert kinds(life)[-1] == "fail_rank"
+
+
+def with_copies(cluster: Cluster) -> None:
+    """Make the job one of a sharded model whose parts have copies."""
+    spec = alter(cluster, sharded=True).spec
+    alter(
+        cluster,
+        spec=spec.model_copy(update={"elastic": spec.elastic.model_copy(update={"redundancy": "neighbour"})}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost", "survives"), [([(1, 0)], True), ([(1, 2)], True), ([(1, 0), (1, 1)], False)]
+)
+def test_a_job_with_copies_of_its_parts_survives_unless_neighbours_are_lost(
+    lost: list[Born], *, survives: bool
+) -> None:
+    cluster = training(THREE)
+    with_copies(cluster)
+    life = after_loss(cluster, *lost)
+    assert kinds(life)[-1] == ("lose" if survives else "fail_rank")
+    assert (life.job.switch is not None) is survives
+
+
+@pytest.mark.parametrize(
+    ("lost", "survives"), [([(1, 3)], True), ([(1, 0), (1, 1)], True), ([(1, 1), (1, 3)], False)]
+)
+def test_a_job_with_replicas_survives_unless_a_part_is_lost_with_all_of_them(
+    lost: list[Born], *, survives: bool
+) -> None:
+    cluster = training(FOUR, parallel={"fsdp": 2})
+    assert job_of(cluster).progress.mesh == "replicate=2,fsdp=2,tp=1"
+    progress = job_of(cluster).progress.model_copy(update={"replicates": True})
+    alter(cluster, sharded=True, progress=progress)
+    life = after_loss(cluster, *lost)
+    assert kinds(life)[-1] == ("lose" if survives else "fail_rank")
+    if survives:
+        after = "replicate=1,fsdp=2,tp=1" if len(lost) == 2 else "replicate=1,fsdp=3,tp=1"
+        assert {one.mesh for one in orders(life).values()} == {after}
+    else:
+        assert (
+            "no remaining rank has a copy of a lost part of its model" in event_of(life, "fail_rank").message
+        )
+
+
+def test_a_second_loss_before_the_copies_are_made_anew_may_take_a_part() -> None:
+    cluster = training(THREE)
+    with_copies(cluster)
+    first = after_loss(cluster, (1, 0))
+    second = survive_loss(
+        with_exits(first, {(1, 1): exit_of(1, signal=9)}), reason=Reason.RANK_LOST, message="again"
+    )
+    assert kinds(second)[-1] == "fail_rank"
 
 
 def test_the_other_members_go_on_without_the_lost_one() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from headway.contract.views.forecasts import SearchPhase
-from service.domain.perf.search import Known, SearchPosition
+from service.domain.perf.searches.search import Known, SearchPosition
 from service.domain.policies.framework.policy import Configurations
 
 SETTLED, VISITING = SearchPhase.SETTLED, SearchPhase.VISITING

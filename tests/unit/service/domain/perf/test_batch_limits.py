@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.perf.batch import TRIAL_STEPS, UNSCALED, Noise, planned_batch
+from headway.contract.views.jobs import JobProgress
+from service.domain.perf.batch import ENOUGH_STEPS, TRIAL_STEPS, UNSCALED, Noise, planned_batch
 from tests.unit.service.builders import snapshot_of
 from tests.unit.service.domain.perf.test_batch import adaptive, chosen, measurement
 
@@ -76,3 +77,12 @@ def test_a_measurement_that_cannot_be_true_is_no_trial() -> None:
     absurd = replace(measurement(512), samples_per_s=math.inf)
     snapshot = snapshot_of(jobs=[job], measurements={job.id: (absurd,)})
     assert planned_batch(job, snapshot, 4096, 1) == 128
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(ENOUGH_STEPS - 1, 256), (ENOUGH_STEPS, 64)])
+def test_few_steps_do_not_end_the_trial_of_a_larger_batch(steps: int, expected: int) -> None:
+    job = adaptive(progress=JobProgress(global_batch=256, max_global_batch=512))
+    snapshot = snapshot_of(
+        jobs=[job], measurements={job.id: (measurement(64), measurement(256, steps=steps))}
+    )
+    assert planned_batch(job, snapshot, 64, 1) == expected

@@ -20,7 +20,8 @@ from service.domain.perf.exploration import (
     explore,
     optimistic_goodput,
 )
-from service.domain.perf.fit import Observations, fit
+from service.domain.perf.fit import fit
+from service.domain.perf.observations import Observations
 from service.domain.perf.tables import JobModels, Observed, goodput_table
 from service.domain.perf.throughput import ThroughputModel, prior, step_time
 from service.domain.policies.framework.policy import Configurations

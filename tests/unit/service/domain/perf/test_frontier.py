@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.perf.frontier import Objective, choose, knee, pareto_front
+from service.domain.perf.searches.frontier import Objective, choose, knee, pareto_front
 
 values = st.one_of(
     st.integers(0, 6).map(float),

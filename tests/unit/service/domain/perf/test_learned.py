@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -243,6 +244,30 @@ def test_the_noise_scale_is_the_newest_known_of_the_job_else_of_its_class(
 ) -> None:
     found = learned(*own, shared=shared).models.noise_scale
     assert found.tolist() == pytest.approx([expected], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("own", "progress", "expected"),
+    [
+        ((), JobProgress(), 80.0),
+        ((noisy(2.0, 600.0),), JobProgress(), 300.0),  # how much is left is not known
+        ((noisy(1.0, 20.0),), JobProgress(samples=0, total_samples=1000), 80.0),
+        ((noisy(1.0, 20.0),), JobProgress(samples=500, total_samples=1000), 40.0),
+        ((noisy(1.0, 20.0),), JobProgress(samples=1000, total_samples=1000), 20.0),
+        ((noisy(0.0, 20.0),), JobProgress(samples=0, total_samples=1000), 80.0),
+        ((noisy(1.0, 0.0),), JobProgress(samples=1000, total_samples=1000), 1e-12),
+    ],
+)
+def test_the_mean_noise_of_the_class_counts_for_the_work_that_is_left(
+    own: tuple[Measurement, ...], progress: JobProgress, expected: float
+) -> None:
+    early = replace(noisy(1.0, 40.0), noise_steps=30, log_noise_sum=30 * math.log(20.0))
+    late = replace(noisy(1.0, 9000.0), noise_steps=10, log_noise_sum=10 * math.log(5120.0))
+    one = job(
+        progress=progress, batch={"policy": "adaptive", "global": 64, "max_global": 512, "lr_rule": "sqrt"}
+    )
+    found = learned(*own, shared=(early, late), of=one).models.noise_scale
+    assert found.tolist() == pytest.approx([expected])
 
 
 def test_classes_are_numbered_by_name() -> None:

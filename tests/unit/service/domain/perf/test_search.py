@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.forecasts import SearchPhase
-from service.domain.perf.search import (
+from service.domain.perf.searches.search import (
     BOUND,
     VISIT_STEPS,
     Known,
@@ -21,7 +21,7 @@ from service.domain.perf.search import (
     SearchStep,
     search_step,
 )
-from service.domain.perf.visits import visits_of
+from service.domain.perf.searches.visits import visits_of
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import FloatArray
 from tests.unit.service.builders import wild_floats

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.views.forecasts import SearchPhase
-from service.domain.perf.search import (
+from service.domain.perf.searches.search import (
     BOUND,
     VISIT_S,
     VISIT_STEPS,
@@ -20,7 +20,7 @@ from service.domain.perf.search import (
     SearchStep,
     search_step,
 )
-from service.domain.perf.visits import visits_of
+from service.domain.perf.searches.visits import visits_of
 from service.domain.policies.framework.policy import Configurations
 from tests.unit.service.domain.perf.searches import SETTLED, VISITING, known_of, place_of, sizes
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.views.forecasts import SearchPhase
-from service.domain.perf.search import VISIT_STEPS, SearchGoal, search_step
-from service.domain.perf.visits import Mode, visits_of
+from service.domain.perf.searches.search import VISIT_STEPS, SearchGoal, search_step
+from service.domain.perf.searches.visits import Mode, visits_of
 from tests.unit.service.domain.perf.searches import known_of, place_of, sizes
 
 

@@ -74,38 +74,6 @@ def test_the_work_of_a_job_stretches_its_phases() -> None:
     assert found.jobs.end_s[0] == pytest.approx(60.0 + 5.0 + 60.0 + 600.0 / 3)
 
 
-def test_policies_see_the_loss_curve_so_far_and_how_far_jobs_train_beyond_it() -> None:
-    scene = world((0.0, SPEEDING), (400.0, SPEEDING))
-    curve = np.array([np.nan, 100.0, 90.0])
-    scene = replace(scene, applications=tuple(replace(one, converged=curve) for one in scene.applications))
-    _, seen = scripted(scene, everyone_gets(0))
-    given = [one[0] for one in seen.rounds]
-    assert np.isnan(given[0].converged[0])
-    first = [one.converged[0] for one in given if one.done[0] >= 60.0]
-    assert first[0] == 100.0
-    beyond = given[-1].finished.beyond
-    assert beyond.tolist() == [360.0 / 90.0]
-
-
-def test_policies_see_the_jobs_that_ended_and_what_present_ones_have_done() -> None:
-    scene = world((0.0, STEADY), (70.0, STEADY), (500.0, SPEEDING))
-    first, *others = scene.arrivals
-    before = PriorService(served_s=(50.0, 0.0), served_slot_s=50.0, changes=0, waited_s=0.0, done=80.0)
-    ended = {min(one.name for one in scene.applications): ((9.0, 4.0),), "of yesterday": ((5.0, 3.0),)}
-    scene = replace(scene, arrivals=(replace(first, before=before), *others), ended=ended)
-    found, seen = scripted(scene, everyone_gets(1))
-    given = [one[0] for one in seen.rounds]
-    assert all(one.done is not None and one.finished is not None for one in given)
-    assert given[0].done[0] == 80.0
-    assert sorted(given[0].finished.work.tolist()) == [5.0, 9.0]
-    last = given[-1].finished
-    assert {480.0, 400.0} <= set(last.work.tolist()), "the first has done 80 samples before its 400"
-    ran_s = 50.0 + found.jobs.end_s[0] - found.jobs.start_s[0]
-    assert last.run_s[last.work == 480.0] == pytest.approx([ran_s])
-    of_steady = set(last.job_class[last.work >= 400.0].tolist())
-    assert of_steady == {int(given[0].job_class[0])}
-
-
 def test_a_deadline_is_kept_that_the_policy_alone_would_miss() -> None:
     """The same rule as in the service: four jobs share the cluster, and the last one needs four slots."""
     due_s = 190.0
@@ -197,7 +165,8 @@ def test_a_budget_learns_undeclared_lengths_at_the_end_of_jobs() -> None:
     scene = world((0.0, STEADY), (0.0, STEADY), (0.0, STEADY))
     declared, silent, late = scene.arrivals
     silent = replace(silent, declares_length=False)
-    late = replace(late, submit_s=2000.0)
+    before = PriorService(served_s=(9.0, 0.0), served_slot_s=9.0, changes=0, waited_s=0.0, done=80.0)
+    silent, late = replace(silent, before=before), replace(late, submit_s=2000.0)
     learned = policy("budget", {})
     told: list[Any] = []
 
@@ -218,7 +187,7 @@ def test_a_budget_learns_undeclared_lengths_at_the_end_of_jobs() -> None:
     assert np.isfinite(found.jobs.end_s).all()
     assert told[0] == ([], [True, False])
     name = scene.applications[silent.application].name
-    assert [one for ended, _ in told for one in ended] == [(name, 400.0)]
+    assert [one for ended, _ in told for one in ended] == [(name, 480.0)], "with the work before the replay"
 
 
 def test_a_policy_that_gives_nothing_leaves_jobs_unfinished() -> None:

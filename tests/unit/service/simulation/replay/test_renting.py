@@ -16,7 +16,7 @@ from service.simulation.model.clusters import configurations_of
 from service.simulation.model.world import Application, Arrival, ClusterRules, Kind, Replay, View, World
 from service.simulation.replay.engine import replay
 from service.simulation.replay.metrics import summary
-from service.simulation.replay.renting import START, RentalTerms, ServiceRenter, time_of
+from service.simulation.replay.renting import START, ReplayRenting, ServiceRenter, time_of
 
 HOUR_S = 3600.0
 KINDS = (Kind(name="t4", node_slots=(1,) * 20, usd_per_slot_h=1.0),)
@@ -29,7 +29,7 @@ CURVED = Application(
 )
 """Twenty hours on one slot, with the speedup k^0.7."""
 EVENTS = ClusterRules(view=View.ORACLE, on_events=True, live_pause_s=1.0, interval_s=900.0)
-TERMS = RentalTerms(rules=RentalRules(max_machines=20, idle_s=120.0), boot_s=120.0, min_billed_s=60.0)
+RENTING = ReplayRenting(rules=RentalRules(max_machines=20, idle_s=120.0), boot_s=120.0, min_billed_s=60.0)
 
 
 def world(*submits_s: float, most: int = 16, rules: ClusterRules = EVENTS) -> World:
@@ -45,8 +45,8 @@ def world(*submits_s: float, most: int = 16, rules: ClusterRules = EVENTS) -> Wo
     )
 
 
-def played(scene: World, given: Policy, terms: RentalTerms = TERMS) -> Replay:
-    return replay(scene, given, clock=lambda: 0.0, renting=(terms, ServiceRenter()))
+def played(scene: World, given: Policy, renting: ReplayRenting = RENTING) -> Replay:
+    return replay(scene, given, clock=lambda: 0.0, renting=(renting, ServiceRenter()))
 
 
 def paid_s(machine: Machine) -> float:
@@ -99,7 +99,7 @@ def test_a_second_job_takes_over_the_machines_of_the_first() -> None:
 def test_a_minimum_of_an_hour_is_paid() -> None:
     short = replace(CURVED, boundaries=np.array([0.0, 60.0]))
     scene = replace(world(0.0), applications=(short,))
-    found = played(scene, BudgetPolicy(mu_h_per_usd=0.2), replace(TERMS, min_billed_s=HOUR_S))
+    found = played(scene, BudgetPolicy(mu_h_per_usd=0.2), replace(RENTING, min_billed_s=HOUR_S))
     (machine,) = found.machines
     assert cost_usd(machine, time_of(found.end_s)) == pytest.approx(1.0)
 

@@ -130,8 +130,10 @@ def test_the_table_of_nodes_says_which_slots_nobody_gets_and_why():
         node.slots[slot].quarantine = QuarantineView(
             slot=slot, grade=grade, cause=FaultCause.XID, message=f"Xid {slot}", since=NOW, probe_at=probe_at
         )
+    node.slots[1].slow = "3.1 times"
     shown = " ".join(text(render_nodes.nodes_table([node])).split())
     assert "digits 0, free 1, quarantined 2" in shown
+    assert "slot 1: 3.1 times" in shown
     lines = [render_nodes.quarantine(one) for one in (slot.quarantine for slot in node.slots) if one]
     local = NOW.astimezone()
     assert lines == [
@@ -187,6 +189,17 @@ def test_progress_of_a_script_that_counts_steps():
     assert "740 exactly once" in text(render.job_page(job_view(progress=ended), [], NOW))
 
 
+def test_the_audit_of_a_stream_says_which_promise_holds():
+    done = JobProgress(samples=740, train_step=740, train_steps=1000, shards=12)
+    assert "12 shards read to the end; each sample exactly once" in flat(done)
+    repeated = done.model_copy(update={"repeated_samples": 30, "repeated_shards": 2, "epochs_exact": 1})
+    assert "at most one shard's tail repeated for each lost rank (30 samples of 2 shards)" in flat(repeated)
+
+
+def flat(done: JobProgress) -> str:
+    return " ".join(text(render.job_page(job_view(progress=done), [], NOW)).split())
+
+
 TRACEBACK = "rank 0 exited with code 1; its last lines:\nTraceback:\n  File\nValueError: no data"
 
 
@@ -194,6 +207,13 @@ def test_a_traceback_takes_one_line_where_jobs_and_events_are_listed():
     short = "rank 0 exited with code 1; its last lines: … ValueError: no data"
     assert short in text(render.jobs_table([job_view(message=TRACEBACK)], NOW))
     assert short in text(render.job_page(job_view(), [event_view(7, TRACEBACK)], NOW))
+
+
+def test_a_screen_that_is_watched_has_a_line_for_each_job():
+    jobs = [job_view(message="waits for a very good reason " * 20)] * 3
+    lines = text(render.jobs_table(jobs, NOW, one_line=True)).splitlines()
+    assert len(lines) == 4
+    assert all(line.rstrip().endswith("…") for line in lines[1:])
 
 
 def test_the_history_has_all_of_a_traceback_indented():

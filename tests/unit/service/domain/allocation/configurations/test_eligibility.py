@@ -22,7 +22,6 @@ from service.domain.allocation.configurations.eligibility import (
     is_movable,
     is_silent,
     is_waiting,
-    settled_job,
     weight_of,
 )
 from service.domain.cluster.pools import Pool
@@ -210,39 +209,6 @@ def test_a_loss_leaves_a_live_job_at_a_size_that_its_spec_forbids(
 def test_only_a_running_job_is_silent(state: JobState, age_s: float, silent: bool) -> None:
     job = job_of("j", state, age_s=age_s)
     assert is_silent(job, snapshot_of([], [job])) is silent
-
-
-def test_a_settled_job_runs_on_its_slots_without_any_transition() -> None:
-    job = job_of(
-        "j",
-        JobState.RESIZING,
-        retry_at=NOW,
-        pause_requested=True,
-        target={"n": (3,)},
-        spec=spec_of("j", elastic={"min": 1, "max": 4}),
-    )
-    keys = [SlotKey("n", 1), SlotKey("m", 0), SlotKey("n", 0)]
-    found = settled_job(job, keys)
-    assert (found.state, found.allocation) == (JobState.RUNNING, {"m": (0,), "n": (0, 1)})
-    assert (found.target, found.retry_at, found.pause_requested, found.pinned_size) == (
-        None,
-        None,
-        False,
-        None,
-    )
-    assert is_movable(found, snapshot_of([], [found], {"j": [(key.node_id, key.slot) for key in keys]}))
-    waiting = settled_job(job, [])
-    assert (waiting.state, waiting.allocation) == (JobState.PENDING, {})
-    assert is_waiting(waiting, snapshot_of([], [waiting]))
-
-
-def test_a_settled_job_of_fixed_size_has_its_present_size_and_no_other() -> None:
-    job = job_of("j", JobState.RUNNING, spec=spec_of("j", elastic={"min": 1, "max": 4, "resize": "never"}))
-    held = settled_job(job, [SlotKey("n", 0), SlotKey("n", 1)])
-    assert held.sizes == (2,)
-    assert is_movable(held, snapshot_of([], [held], {"j": [("n", 0), ("n", 1)]}))
-    assert settled_job(job, []).sizes == (1, 2, 3, 4)
-    assert job.spec.elastic.resize == "never", "the given job is unchanged"
 
 
 def test_private_slots_are_counted_by_pool() -> None:

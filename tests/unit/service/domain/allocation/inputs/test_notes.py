@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from headway.contract.agents import NodeState
-from headway.contract.run_facts import ProgressSource
+from headway.contract.run_facts import MemoryUse, ProgressSource
 from headway.contract.views.jobs import JobProgress
 from service.domain.allocation.configurations.scope import RoundScope, scope_of
 from service.domain.allocation.inputs.estimates import estimates_of
@@ -296,3 +296,31 @@ def test_growth_by_own_choice_always_gains(snapshot: Snapshot) -> None:
             continue
         grown = (notes.codes[row] == Note.OFFERED) & (slots > holding.size)
         assert (notes.hope[row, grown] >= MIN_GAIN * notes.hope[row, column]).all()
+
+
+# Meshes
+
+
+def test_sizes_that_no_mesh_has_are_not_offered() -> None:
+    snapshot = running_alone(2, points=LINEAR, parallel={"tp": 2}, low=2)
+    assert set(noted(snapshot)) <= {"2 cpu slots", "4 cpu slots", "6 cpu slots", "8 cpu slots"}
+    assert "4 cpu slots" in noted(snapshot)
+
+
+def test_sizes_at_which_a_rank_lacks_memory_are_excluded() -> None:
+    memory = MemoryUse(peak_bytes=90, shard_bytes=60, device_bytes=100, fsdp=4, samples=8)
+    progress = JobProgress(mesh="fsdp=4", memory=memory, global_batch=32)
+    batch = {"global": 32, "max_local": 8}
+    snapshot = running_alone(4, points=LINEAR, parallel={}, batch=batch, progress=progress)
+    assert sizes(snapshot, Note.NO_MEMORY) == [1, 2, 3]
+    assert not sizes(running_alone(4, points=LINEAR, parallel={}, batch=batch), Note.NO_MEMORY)
+
+
+def test_a_size_that_is_too_far_is_excluded_for_its_memory_first() -> None:
+    memory = MemoryUse(peak_bytes=90, shard_bytes=60, device_bytes=100, fsdp=8, samples=8)
+    progress = JobProgress(mesh="fsdp=8", memory=memory, global_batch=32)
+    snapshot = running_alone(
+        2, points=speeds((2, 400.0)), batch={"global": 32, "max_local": 8}, progress=progress
+    )
+    assert sizes(snapshot, Note.NO_MEMORY) == [1, 3, 4, 5, 6, 7]
+    assert sizes(snapshot, Note.TOO_FAR) == [8]

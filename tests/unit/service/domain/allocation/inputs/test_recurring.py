@@ -35,11 +35,11 @@ def test_classes_are_those_of_the_present_jobs_and_work_is_in_their_unit() -> No
     assert found.beyond is not None
     assert np.isnan(found.beyond).tolist() == [True, False, True, True]
     assert found.beyond[1] == 4.0
-    assert ended_by_class(ENDED, found) == {
-        "default/train": ((60.0, 10.0), (180.0, 30.0)),
-        "default/other": ((0.0, 20.0),),
-        "default/eval": ((100.0, 40.0),),
-    }
+    by_class = ended_by_class(ENDED, found)
+    assert [*by_class] == ["default/train", "default/other", "default/eval"]
+    np.testing.assert_equal(by_class["default/train"], ((60.0, 10.0, np.nan), (180.0, 30.0, np.nan)))
+    assert by_class["default/other"] == ((0.0, 20.0, 4.0),)
+    np.testing.assert_equal(by_class["default/eval"], ((100.0, 40.0, np.nan),))
 
 
 def test_without_jobs_or_ended_jobs_the_arrays_are_empty() -> None:

@@ -17,7 +17,7 @@ from service.domain.allocation.inputs.search_points import SearchPoints, batch_g
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import Measurement, Snapshot
 from service.domain.jobs.job import class_of
-from service.domain.perf.search import VISIT_STEPS
+from service.domain.perf.searches.search import VISIT_STEPS
 from service.domain.policies.goodput import Goodput
 from tests.unit.service.domain.allocation.scopes import elastic_job, running_alone
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.contract.run_facts import MemoryUse
 from headway.contract.views.forecasts import SearchPhase, SearchView
 from headway.contract.views.jobs import JobProgress
 from service.domain.allocation.configurations.scope import RoundScope, scope_of
@@ -19,7 +20,7 @@ from service.domain.allocation.inputs.notes import notes_of
 from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.inputs.searching import Searches, search_view, searches_of
 from service.domain.cluster.snapshot import Limit, Snapshot
-from service.domain.perf.search import BOUND, VISIT_STEPS, SearchStep
+from service.domain.perf.searches.search import BOUND, VISIT_STEPS, SearchStep
 from tests.unit.service.builders import NOW, node_of, snapshot_of
 from tests.unit.service.domain.allocation.scopes import RUNNING, elastic_job, on, running_alone, speeds
 
@@ -180,6 +181,21 @@ def test_a_deadline_moves_a_search_for_low_cost_to_more_slots() -> None:
     )
     assert target_size(easy) == 1
     assert target_size(urgent) > 4, "333 samples a second are needed"
+
+
+def test_a_search_visits_no_size_at_which_a_rank_lacks_memory() -> None:
+    nodes = (node_of("n", 8, usd_per_slot_h=1.0),)
+    memory = MemoryUse(peak_bytes=90, shard_bytes=60, device_bytes=100, fsdp=4, samples=8)
+    progress = JobProgress(samples=0, total_samples=1_000_000, mesh="fsdp=4", memory=memory, global_batch=32)
+    snapshot = seeker(
+        4,
+        points=measured(*range(1, 9)),
+        goal={"objective": "cost"},
+        nodes=nodes,
+        batch={"global": 32, "max_local": 8},
+        progress=progress,
+    )
+    assert target_size(snapshot) == 4
 
 
 @pytest.mark.parametrize(("place", "target"), [("2 cpu slots", 2), ("4 cpu slots", 8)])

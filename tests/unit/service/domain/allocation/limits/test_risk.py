@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.contract.views.jobs import JobProgress
 from service.domain.allocation.configurations.capacity import PoolCapacity
 from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.limits.risk import anchored, kept_share, on_spot, saves, thrift
@@ -96,6 +97,15 @@ def test_a_fixed_checkpoint_interval_counts_as_it_is() -> None:
         ({"spec": {"elastic": {"min": 1, "max": 4, "resize": "live"}}}, True),
         ({"live": True}, True),
         ({"live": True, "spec": {"elastic": {"min": 1, "max": 4, "resize": "restart"}}}, True),
+        ({"live": True, "sharded": True}, False),
+        (
+            {
+                "live": True,
+                "sharded": True,
+                "spec": {"elastic": {"min": 1, "max": 4, "redundancy": "neighbour"}},
+            },
+            True,
+        ),
         ({"spec": {"elastic": {"min": 1, "max": 4, "resize": "restart"}}}, False),
         ({"spec": {"elastic": {"min": 1, "max": 4, "resize": "never"}}}, False),
     ],
@@ -109,6 +119,19 @@ def test_a_job_with_an_anchor_that_changes_in_place_only_pauses(
     pause = 1 / (1 + 2 / 3600 * 6.0)
     assert (at(columns, share, firm=1, spot=2) == pytest.approx(pause)) is in_place
     assert at(columns, share, spot=2) == at(columns, share_of(columns, [job()]), spot=2)
+
+
+def test_a_job_with_replicas_only_pauses_at_the_sizes_that_have_them() -> None:
+    progress = JobProgress(replicates=True)
+    spec = {"elastic": {"min": 2, "max": 4}, "parallel": {"fsdp": 2}}
+    jobs = [job(live=True, sharded=True, progress=progress, spec=spec)]
+    columns = columns_in(BOTH, *jobs)
+    share = share_of(columns, jobs)
+    pause = 1 / (1 + 4 / 3600 * 6.0)  # three slots are on two machines
+    assert at(columns, share, firm=1, spot=3) == pytest.approx(pause)
+    assert at(columns, share, firm=1, spot=1) == at(columns, share, spot=2), (
+        "each rank has the only copy of its part"
+    )
 
 
 def test_every_job_has_its_own_share() -> None:

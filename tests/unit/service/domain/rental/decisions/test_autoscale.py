@@ -25,7 +25,7 @@ from service.domain.rental.decisions.autoscale import decide_rental_targets
 from service.domain.rental.fleet import LaunchBackoff, RentalPlace
 from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
-from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTargets
+from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTargets, RentalTerms
 from service.domain.rental.worth.clusters import SnapshotCluster
 from tests.unit.service.builders import NOW, job_of, snapshot_of, spec_of
 
@@ -116,15 +116,14 @@ def decided(
         SnapshotCluster(replace(snapshot, nodes={**snapshot.nodes, **nodes}), frozenset(joined.values())),
         Fleet(machines=machines, nodes=joined),
         offers,
-        **{
-            "cooling": {},
-            "rules": RentalRules(),
-            "policy": policy("goodput"),
-            "solve": partial(solve, gap=0.0),
-            "low_since": {},
-            "boot_s": {},
-            **rest,
-        },
+        RentalTerms(
+            **{
+                "rules": RentalRules(),
+                "policy": policy("goodput"),
+                "solve": partial(solve, gap=0.0),
+                **rest,
+            }
+        ),
     )
 
 
@@ -318,12 +317,12 @@ def test_one_that_takes_no_new_jobs_is_given_back_once_it_is_empty(
         SnapshotCluster(snapshot, frozenset({node.id})),
         Fleet(machines=[machine], nodes={"m1": node.id}),
         [offer_of()],
-        cooling={},
-        rules=RentalRules(),
-        policy=policy("goodput"),
-        solve=partial(solve, gap=0.0),
-        low_since={"m1": LONG_AGO},
-        boot_s={},
+        RentalTerms(
+            rules=RentalRules(),
+            policy=policy("goodput"),
+            solve=partial(solve, gap=0.0),
+            low_since={"m1": LONG_AGO},
+        ),
     )
     assert [one.machine_id for one in wants.release] == (["m1"] if goes else [])
 

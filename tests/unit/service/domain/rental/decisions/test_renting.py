@@ -14,7 +14,7 @@ from service.domain.policies.registry import policy
 from service.domain.rental.decisions.renting import decide_renting
 from service.domain.rental.machines import MachineReason
 from service.domain.rental.offers import Offer
-from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTargets
+from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTargets, RentalTerms
 from tests.unit.service.builders import NOW
 from tests.unit.service.domain.rental.decisions.test_autoscale import waiting
 from tests.unit.service.domain.rental.spot.situations import (
@@ -35,15 +35,14 @@ def decided(
         snapshot,
         fleet,
         offers,
-        **{
-            "cooling": {},
-            "rules": RentalRules(max_machines=100, idle_s=0.0),
-            "policy": policy("goodput"),
-            "solve": partial(solve, gap=0.0),
-            "low_since": {},
-            "boot_s": {},
-            **rest,
-        },
+        RentalTerms(
+            **{
+                "rules": RentalRules(max_machines=100, idle_s=0.0),
+                "policy": policy("goodput"),
+                "solve": partial(solve, gap=0.0),
+                **rest,
+            }
+        ),
     )
 
 

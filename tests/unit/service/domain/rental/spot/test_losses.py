@@ -50,6 +50,13 @@ def test_one_machine_alone_has_the_published_rate() -> None:
     )
 
 
+def test_a_job_survives_losses_only_at_sizes_whose_parts_have_copies() -> None:
+    costs = replace(COSTS, single_copy=frozenset({4}))
+    anchors = {size: plan(Architecture.SINGLE_ANCHOR, size - 1, 1, Role.ANCHOR) for size in (4, 8)}
+    assert exposure(anchors[8], costs).loss_s == COSTS.resize_s
+    assert exposure(anchors[4], costs) == exposure(anchors[4], replace(COSTS, live=False))
+
+
 def test_a_job_that_cannot_go_on_without_a_member_restarts_at_every_loss() -> None:
     live = exposure(plan(Architecture.ALL_SPOT, 8, 0), COSTS)
     gang = exposure(plan(Architecture.ALL_SPOT, 8, 0), replace(COSTS, live=False))

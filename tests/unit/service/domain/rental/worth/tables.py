@@ -18,7 +18,7 @@ from service.domain.policies.framework.policy import Policy
 from service.domain.rental.decisions.autoscale import decide_rental_targets
 from service.domain.rental.machines import Machine, MachineReason, MachineState
 from service.domain.rental.offers import Offer
-from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTargets
+from service.domain.rental.rental_targets import Fleet, RentalRules, RentalTargets, RentalTerms
 from service.domain.rental.worth.clusters import RentalJob, RentalRound
 from tests.unit.service.builders import NOW
 from tests.unit.service.domain.policies.rounds import a_round
@@ -172,13 +172,13 @@ def decided(
         replace(cluster, nodes=(*cluster.nodes, *(one.id for one in machines))),
         Fleet(machines=machines, nodes={one.id: one.id for one in machines}),
         offers,
-        **{
-            "cooling": {},
-            "rules": RentalRules(max_machines=64, idle_s=0.0),
-            "policy": BudgetPolicy(mu_h_per_usd=mu_h_per_usd),
-            "solve": solve,
-            "low_since": {},
-            "boot_s": {("cloud", "single"): 0.0},
-            **rest,
-        },
+        RentalTerms(
+            **{
+                "rules": RentalRules(max_machines=64, idle_s=0.0),
+                "policy": BudgetPolicy(mu_h_per_usd=mu_h_per_usd),
+                "solve": solve,
+                "boot_s": {("cloud", "single"): 0.0},
+                **rest,
+            }
+        ),
     )

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 
 from headway.contract.views.forecasts import SearchPhase
-from service.domain.perf.frontier import Objective, choose
-from service.domain.perf.visits import Mode, visits_of
+from service.domain.perf.searches.frontier import Objective, choose
+from service.domain.perf.searches.visits import Mode, visits_of
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 

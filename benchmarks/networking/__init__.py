@@ -1,0 +1,1 @@
+"""Hosts of benchmarks and tests as network namespaces, and the faults of their links."""

@@ -1,0 +1,112 @@
+"""Detection of a rank that stays slower than its peers, from the times that ranks exchange with every step. No I/O.
+
+A rank is slow in a step if it takes `SLOW` times as long per sample as the median of the others, at least `LEAST_EXCESS_S`
+longer, and longer than half of the ranks.
+It is a straggler once it was slow in `FOUND_AT` of the last `WINDOW` steps, until it was slow in at most `CLEARED_AT` of them.
+A count of steps, unlike a mean, does not move with a few long steps: with independent noise a rank that is as fast as its
+peers would have to be slow by chance in three of four steps.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+
+from headway.train.data.step_rates import RANKS_EVERY_STEP
+
+SLOW = 1.3
+LEAST_EXCESS_S = 0.002
+"""Shorter differences come from the operating system's scheduler."""
+WINDOW = 40
+FOUND_AT = 30
+CLEARED_AT = 10
+FEWEST_RANKS = 3
+"""Fewest ranks that are compared: of two, either may have the unusual work."""
+_SMOOTHING = 0.1
+"""Weight of the newest step in the reported ratio."""
+_MOST_TIMES = 100.0
+_REPEATED_STEPS = 1024
+"""Steps after which present stragglers are reported again, because the service forgets them."""
+_MASK = (1 << WINDOW) - 1
+
+
+class StragglerWatch:
+    """The stragglers of a job, on its rank 0."""
+
+    def __init__(self) -> None:
+        self._slow: list[int] = []
+        """Bits of each rank: one for each recent step in which it was slow."""
+        self._times: list[float] = []
+        self._found: set[int] = set()
+        self._steps = 0
+        self.changed = False
+        """True if a straggler was found, is none any more, or is to be reported again, since the last `take`."""
+
+    def observe(self, samples: Sequence[int], compute_s: Sequence[float], speeds: Sequence[float]) -> None:
+        """Process a step: samples of each rank, and its seconds without waits for peers (0: unknown).
+
+        `speeds` are the expected relative speeds of the ranks, or empty for equal ones. From `RANKS_EVERY_STEP` ranks on,
+        only every second step counts, and so on.
+        """
+        ranks = len(samples)
+        if len(self._slow) != ranks:
+            self.forget()
+            self._slow, self._times = [0] * ranks, [1.0] * ranks
+        self._steps += 1
+        if self._steps % (1 + ranks // (RANKS_EVERY_STEP + 1)):
+            return
+        relative = speeds if len(speeds) == ranks else (1.0,) * ranks
+        sample_s = [
+            seconds * speed / count if count and seconds > 0.0 else 0.0
+            for count, seconds, speed in zip(samples, compute_s, relative, strict=True)
+        ]
+        known = sorted(one for one in sample_s if one > 0.0)
+        if len(known) < FEWEST_RANKS:
+            return
+        middle = known[(len(known) - 1) // 2]
+        for rank, (own, seconds) in enumerate(zip(sample_s, compute_s, strict=True)):
+            times = min(own / _median_of_others(known, own), _MOST_TIMES)
+            slow = own > middle and times >= SLOW and seconds * (1.0 - 1.0 / times) >= LEAST_EXCESS_S
+            self._slow[rank] = (self._slow[rank] << 1 | slow) & _MASK
+            if own > 0.0:
+                self._times[rank] += _SMOOTHING * (times - self._times[rank])
+            self._judge(rank)
+        if self._found and self._steps % _REPEATED_STEPS == 0:
+            self.changed = True
+
+    def forget(self) -> None:
+        """Begin anew, because the ranks change."""
+        self._slow, self._times, self._found, self._steps, self.changed = [], [], set(), 0, False
+
+    def take(self) -> tuple[float, ...]:
+        """Return how many times as long as the median each straggler takes per sample, 0 for the others.
+
+        The result is empty while there is nothing to report.
+        """
+        if not self.changed:
+            return ()
+        self.changed = False
+        return tuple(
+            round(times, 2) if rank in self._found else 0.0 for rank, times in enumerate(self._times)
+        )
+
+    def _judge(self, rank: int) -> None:
+        count = self._slow[rank].bit_count()
+        if rank not in self._found and count >= FOUND_AT:
+            self._found.add(rank)
+        elif rank in self._found and count <= CLEARED_AT:
+            self._found.remove(rank)
+        else:
+            return
+        self.changed = True
+
+
+def _median_of_others(known: Sequence[float], own: float) -> float:
+    """Return the median of the sorted times without one that is `own`: the geometric mean of the middle two of an even number.
+
+    A median of all would be biased where ranks are few: of three, it is the slower one of two that are alike.
+    """
+    place, count = bisect.bisect_left(known, own), len(known) - 1
+    lower, upper = (known[one + (one >= place)] for one in ((count - 1) // 2, count // 2))
+    return math.sqrt(lower * upper)

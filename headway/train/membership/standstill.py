@@ -1,0 +1,187 @@
+"""Standstills: a rank that waits for its peers far longer than a step takes says so, and a stop ends the wait.
+
+A wait ends by itself when the peers are reached again. Evaluations, checkpoints, compilation and slow data are no waits for
+peers, and a change of members forgets the steps before it begins.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from headway.contract.orders import STOP_FILE, grace_from_json
+from headway.contract.runtime import StandsStill
+from headway.train.host.connections import retransmit_each_second, unanswered_hosts
+from headway.train.host.output import warn
+from headway.train.membership.control import Mailbox
+from headway.train.membership.peers import Peers
+from headway.train.membership.team import Team
+
+LEAST_S = 15.0
+"""Wait for peers that jitter of the network and of the hosts does not explain."""
+LEAST_STEPS = 20.0
+"""Multiple of the usual step time that extends `LEAST_S`."""
+_KNOWN_AFTER = 5
+"""Steps of a generation after which its usual step time is known."""
+_REMEMBERED = 64
+ABORTED_AFTER = 1 / 3
+"""Share of the grace period that a stop leaves to the peers; the rest is for a checkpoint of this rank alone."""
+_POLL_S = 0.2
+_IMPATIENT_S = 1.0
+"""Wait after which the connections are set to retransmit each second, and the interval at which new ones are."""
+_MOST_HOSTS = 16
+"""Unanswered hosts in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A rank that has taken no step for `silent_s`, where one usually takes `usual_s`."""
+
+    silent_s: float
+    usual_s: float
+
+
+class StepPace:
+    """Steps of this rank in the present generation. Times are monotonic. Another thread may call `standing`."""
+
+    def __init__(self) -> None:
+        self.announced: Standing | None = None
+        """The standstill that was reported last, until its end; None if there is none."""
+        self._steps_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._ended_s: float | None = None
+
+    def restart(self) -> None:
+        """Forget the steps, because members have changed."""
+        self._steps_s = deque(maxlen=_REMEMBERED)
+        self._ended_s = self.announced = None
+
+    def end(self, now_s: float, step_s: float | None) -> Standing | None:
+        """Record the end of a step, and return the reported standstill that it ends; None without one.
+
+        `step_s` is its time; None if it does not represent the usual one.
+        """
+        announced, self.announced = self.announced, None
+        before_s, self._ended_s = self._ended_s, now_s
+        if announced is not None:
+            return Standing(now_s - (now_s if before_s is None else before_s), announced.usual_s)
+        if step_s is not None:
+            self._steps_s.append(step_s)
+        return None
+
+    def standing(self, now_s: float, waits_since_s: float | None) -> Standing | None:
+        """Return the standstill of a rank that waits for its peers since `waits_since_s`; None if there is none yet.
+
+        The limit grows by the time since the last step in which the rank itself was busy: then its peers may be, too, for
+        example with an evaluation.
+        """
+        steps_s, ended_s = tuple(self._steps_s), self._ended_s
+        if waits_since_s is None or now_s - waits_since_s < LEAST_S:
+            return None
+        if ended_s is None or len(steps_s) < _KNOWN_AFTER:
+            return None
+        usual_s = statistics.median(steps_s)
+        busy_s = max(0.0, waits_since_s - ended_s)
+        if now_s - waits_since_s < max(LEAST_S, LEAST_STEPS * usual_s) + busy_s:
+            return None
+        return Standing(now_s - ended_s, usual_s)
+
+
+def must_abort(now_s: float, waits_since_s: float | None, stopped_s: float, grace_s: float) -> bool:
+    """Return True if a rank that was stopped at `stopped_s` has to give up its wait for peers. Times are monotonic.
+
+    The stop takes effect at the end of a step, so both the stop and the wait have lasted for their share of the grace period.
+    """
+    share_s = ABORTED_AFTER * grace_s
+    return waits_since_s is not None and now_s - max(waits_since_s, stopped_s) >= share_s
+
+
+class PacedTraining(Protocol):
+    """The training of this rank, of which the watch reads the steps."""
+
+    evaluates: bool
+    """True within a step with an evaluation."""
+    pace: StepPace
+
+
+class StandstillWatch:
+    """Thread that observes this rank's waits for its peers.
+
+    Args:
+        team: has the present peers.
+        training: has the steps of this rank.
+        control: the control folder of the agent.
+    """
+
+    def __init__(self, team: Team, mailbox: Mailbox, training: PacedTraining, control: Path) -> None:
+        self._team = team
+        self._mailbox = mailbox
+        self._training = training
+        self._stop_file = str(control / STOP_FILE)
+        self._stopped: tuple[float, float] | None = None
+        self._next_s = 0.0
+        self._unanswered: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        """Observe until the end of the process."""
+        threading.Thread(target=self._watch, name="headway-standstill", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_POLL_S)
+            peers = self._team.peers
+            if peers is None or peers.world_size == 1 or peers.aborted or self._team.leaves:
+                continue  # once they leave, its peers wait for the rank that saves
+            now_s, since_s = time.monotonic(), peers.waits.since_s()
+            if self._is_stopped(now_s, since_s):
+                self._abort(peers)
+            elif since_s is not None and now_s - since_s >= _IMPATIENT_S and now_s >= self._next_s:
+                self._next_s = now_s + _IMPATIENT_S
+                retransmit_each_second()
+                self._report(self._training.pace.standing(now_s, since_s))
+
+    def _report(self, standing: Standing | None) -> None:
+        """Report a standstill, and again when more hosts are known not to answer."""
+        if standing is None or self._training.evaluates:
+            return
+        if self._training.pace.announced is None:
+            self._unanswered = frozenset()
+        unanswered = unanswered_hosts() | self._unanswered
+        first = self._training.pace.announced is None and (self._team.rank == 0 or unanswered)
+        if first or unanswered > self._unanswered:
+            self._training.pace.announced, self._unanswered = standing, unanswered
+            self._mailbox.send(
+                StandsStill,
+                silent_s=standing.silent_s,
+                usual_s=standing.usual_s,
+                unanswered=tuple(sorted(unanswered))[:_MOST_HOSTS],
+            )
+
+    def _is_stopped(self, now_s: float, since_s: float | None) -> bool:
+        if self._stopped is None:
+            grace_s = _read_grace_s(self._stop_file)
+            self._stopped = None if grace_s is None else (now_s, grace_s)
+        return self._stopped is not None and must_abort(now_s, since_s, *self._stopped)
+
+    def _abort(self, peers: Peers) -> None:
+        if self._team.peers is peers and not peers.aborted:
+            warn(
+                "a peer does not answer, and this rank is to stop: it leaves its step, to save its state alone"
+            )
+            peers.abort()
+
+
+def _read_grace_s(path: str) -> float | None:
+    """Return the grace period that the agent announced with a stop; None without a stop."""
+    if not os.path.exists(path):  # noqa: PTH110  # five times a second, and pathlib takes three times as long
+        return None
+    try:
+        return grace_from_json(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        warn(f"the agent's stop cannot be read, and is tried again: {error}")
+        return None

@@ -1,0 +1,136 @@
+"""The recipes of examples/frameworks: few changed lines, and jobs that change size as if nothing had happened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from headway.contract.runtime import Checkpointed, Completed, EpochClosed, Left, Metrics, Restored
+from tests.elastic.harness import Job, codes, preloading
+from tests.elastic.live import Live
+from tests.elastic.test_examples import EXAMPLES
+from tests.elastic.test_live import lose
+from tools.changed_lines import changed_lines
+
+FOLDER = EXAMPLES / "frameworks"
+MOST_CHANGED = 5
+TOLERANCE = 1e-4
+"""Largest relative difference of a loss from that of an undisturbed run."""
+RECIPES = {
+    "trainer": "transformers",
+    "lora": "peft",
+    "sft": "trl",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+}
+"""The package of each recipe that runs on replicated models."""
+LOADED = (
+    "transformers.models.llama.modeling_llama",
+    "transformers.trainer",
+    "trl.trainer.sft_trainer",
+    *("peft", "datasets", "headway.integrations.accelerate", "headway.integrations.lightning"),
+)
+"""Modules of the recipes, which each of their ranks would import for 6 s."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> Iterator[None]:
+    with preloading(*LOADED):
+        yield
+
+
+@pytest.fixture
+def held(job: Callable[..., Job]) -> Callable[[str], Job]:
+    """Makes a job of a recipe, which writes into the job's folder."""
+
+    def make(recipe: str) -> Job:
+        made = job("held.py", FOLDER / f"{recipe}_after.py")
+        made.env = {"HELD_IN": str(made.folder)}
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, "fsdp2"])
+def test_a_recipe_changes_few_lines(recipe: str) -> None:
+    before, after = (FOLDER / f"{recipe}_{name}.py" for name in ("before", "after"))
+    assert 0 < changed_lines(before, after) <= MOST_CHANGED
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_grows_shrinks_and_loses_a_rank_in_place(held: Callable[[str], Job], recipe: str) -> None:
+    if find_spec(RECIPES[recipe]) is None:
+        pytest.skip(f"{RECIPES[recipe].upper()} IS NOT TESTED: pip install -e '.[dev]'")
+    alone = held(recipe)
+    undisturbed = alone.run(1)
+    assert codes(undisturbed) == [0], undisturbed.output()
+
+    live = Live(held(recipe))
+    live.start(1, steps=7)
+    for change in (
+        lambda: live.newcomers(live.members, 2),
+        lambda: live.newcomers(live.members[1:], 0),  # without the rank that began
+        lambda: lose(live, live.members[0]),
+    ):
+        live.wait_until_held()
+        live.give(change())
+        live.allow(5)
+        switched = live.wait_for_switch()
+        assert all(one.lost_steps <= 1 for one in switched)
+    live.allow_all()
+    assert live.wait() == [0], live.output()
+
+    assert not live.messages(Restored)
+    assert len(live.messages(Left)) == 1
+    assert live.messages(Completed)[0].samples == alone.messages(Completed)[0].samples
+    assert all(audit.exactly_once for audit in live.messages(EpochClosed))
+    expected = losses(alone.messages(Metrics))
+    first, *_, last = expected.values()
+    assert last < first
+    assert losses(live.messages(Metrics)) == pytest.approx(expected, rel=TOLERANCE)
+
+
+def losses(reported: list[Metrics]) -> dict[int, float]:
+    """The losses of the test data, by the samples trained before."""
+    return {one.samples: one.values["eval_loss"] for one in reported if "eval_loss" in one.values}
+
+
+def test_the_sharded_recipe_changes_size_in_place_and_restarts_after_a_loss(
+    held: Callable[[str], Job],
+) -> None:
+    alone = held("fsdp2")
+    undisturbed = alone.run(1)
+    assert codes(undisturbed) == [0], undisturbed.output()
+
+    live = Live(held("fsdp2"))
+    live.start(1, steps=7, HEADWAY_CHECKPOINT_EVERY_S="0.1")
+    for change in (
+        lambda: live.newcomers(live.members, 2),
+        lambda: live.newcomers(live.members[1:], 0),
+    ):
+        live.wait_until_held()
+        live.give(change())
+        live.allow(5)
+        assert all(one.lost_steps == 0 for one in live.wait_for_switch())
+    live.wait_until_held()
+    live.until(lambda: live.messages(Checkpointed))
+    for member in live.members:  # an agent ends the ranks beside the lost one
+        live.kill(member)
+    live.allow_all()
+    again = live.job.run(1, generation=live.generation + 1)
+    assert codes(again) == [0], again.output()
+
+    assert len(again.messages(Restored)) == 1
+    expected = printed(undisturbed.output())
+    assert expected[30] < expected[0]
+    outputs = [generation.output() for generation in live.job.generations]
+    assert printed("".join(outputs)) == pytest.approx(expected, rel=TOLERANCE)
+
+
+def printed(output: str) -> dict[int, float]:
+    """The losses that every rank prints, by step."""
+    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+): loss ([\d.]+)", output)}

@@ -1,0 +1,97 @@
+"""Ranks that stay slower than their peers: found soon, never by chance."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.train.data.stragglers import FEWEST_RANKS, WINDOW, StragglerWatch
+
+WITHIN = 50
+"""Steps within which a straggler is found."""
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def steps_until(
+    watch: StragglerWatch, times: list[float], noise: float, dice: random.Random, most: int
+) -> int:
+    """Return the number of steps until the watch changes, `most` if it does not. Samples follow the speeds, as balanced ones."""
+    samples = [max(1, round(24 / one)) for one in times]
+    for step in range(most):
+        compute_s = [
+            0.01 * count * one * dice.lognormvariate(0.0, noise)
+            for count, one in zip(samples, times, strict=True)
+        ]
+        watch.observe(samples, compute_s, ())
+        if watch.changed:
+            return step + 1
+    return most
+
+
+@given(SEEDS, st.integers(FEWEST_RANKS, 24), st.floats(1.5, 20.0), st.floats(0.0, 0.1))
+def test_a_slow_rank_is_found_within_50_steps(seed: int, ranks: int, times: float, noise: float) -> None:
+    dice, watch = random.Random(seed), StragglerWatch()
+    slow = dice.randrange(ranks)
+    assert steps_until(watch, [1.0] * ranks, noise, dice, 200) == 200, "all alike"
+    assert (
+        steps_until(watch, [times if rank == slow else 1.0 for rank in range(ranks)], noise, dice, 51)
+        <= WITHIN
+    )
+    told = watch.take()
+    assert [rank for rank, one in enumerate(told) if one] == [slow]
+    assert told[slow] == pytest.approx(times, rel=0.35)
+    assert watch.take() == (), "said once"
+    assert steps_until(watch, [1.0] * ranks, noise, dice, 51) <= WITHIN, "it has recovered"
+    assert watch.take() == (0.0,) * ranks
+
+
+@given(SEEDS, st.integers(2, 24), st.floats(0.0, 0.5), st.floats(0.0, 0.3))
+def test_noise_and_single_long_steps_are_no_stragglers(
+    seed: int, ranks: int, noise: float, share: float
+) -> None:
+    dice, watch = random.Random(seed), StragglerWatch()
+    for _ in range(500):
+        compute_s = [
+            0.1 * dice.lognormvariate(0.0, noise) * (10.0 if dice.random() < share else 1.0)
+            for _ in range(ranks)
+        ]
+        watch.observe([8] * ranks, compute_s, ())
+        assert not watch.changed
+
+
+@given(SEEDS, st.integers(3, 12))
+def test_at_most_half_of_the_ranks_are_stragglers(seed: int, ranks: int) -> None:
+    dice, watch = random.Random(seed), StragglerWatch()
+    times = [dice.choice([1.0, 2.0, 5.0]) for _ in range(ranks)]
+    steps_until(watch, times, 0.0, dice, WITHIN)
+    for _ in range(WINDOW):
+        watch.observe([8] * ranks, [0.1 * one for one in times], ())
+    assert sum(one > 0 for one in watch.take()) <= ranks / 2
+
+
+def test_expected_speeds_are_no_slowness() -> None:
+    watch = StragglerWatch()
+    for _ in range(100):
+        watch.observe([8, 8, 2], [0.1, 0.1, 0.1], (4.0, 4.0, 1.0))
+    assert not watch.changed
+
+
+def test_differences_of_a_millisecond_do_not_count() -> None:
+    watch = StragglerWatch()
+    for _ in range(100):
+        watch.observe([8, 8, 8], [0.0003, 0.0003, 0.0012], ())
+    assert not watch.changed
+
+
+def test_a_straggler_is_told_again_and_other_ranks_begin_anew() -> None:
+    watch = StragglerWatch()
+    told = 0
+    for _ in range(2048):
+        watch.observe([8, 8, 8], [0.1, 0.1, 0.3], ())
+        told += watch.take() != ()
+    assert told == 3
+    watch.observe([8, 8], [0.1, 0.3], ())
+    assert watch.take() == ()
