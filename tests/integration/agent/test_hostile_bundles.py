@@ -121,6 +121,7 @@ def process_takes(data: bytes, around: Surroundings, user: int | None = None) ->
     return True
 
 
+@pytest.mark.slow
 def test_no_generated_archive_is_seen_outside_of_its_folder(around: Surroundings) -> None:
     taken = {"service": 0, "agent": 0, "process": 0}
     for seed in range(ARCHIVES):

@@ -54,6 +54,7 @@ def of(messages: Sequence[Message], kind: type[M]) -> list[M]:
     return [one for one in messages if isinstance(one, kind)]
 
 
+@pytest.mark.slow
 def test_steps_are_read_from_what_a_script_prints(shared: StubService) -> None:
     bundle = shared.add_bundle({"train.py": PRINTS})
     regex = r"iter (?P<step>\d+).*loss (?P<loss>[\d.]+)"
