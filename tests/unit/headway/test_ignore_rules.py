@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headway.bundle import IGNORE_FILE, pack
+from headway.errors import BundleError
 from headway.ignore_rules import Rules
 
 GIT = shutil.which("git")
@@ -39,25 +40,9 @@ def kept_by_git(folder: Path) -> list[str]:
     return sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
 
 
-TOKENS = st.sampled_from(
-    ["a", "b", "A", "*", "**", "?", "/", ".", " ", "\\", "!", "#", "-", "é", "1"]
-    + [
-        "[",
-        "]",
-        "[ab]",
-        "[!a]",
-        "[^b]",
-        "[a-b]",
-        "[[:alpha:]]",
-        "[]a]",
-        "[a-",
-        "/**",
-        "**/",
-        "/**/",
-        "\\*",
-        "\\ ",
-    ]
-)
+PLAIN = "a b A * ** ? / . \\ ! # - é 1 [ ]"
+COMPOSED = "[ab] [!a] [^b] [a-b] [[:alpha:]] []a] [a- /** **/ /**/ \\*"
+TOKENS = st.sampled_from([*PLAIN.split(), *COMPOSED.split(), " ", "\\ "])
 LINES = st.lists(st.lists(TOKENS, max_size=6).map("".join), max_size=5)
 ENDS = st.sampled_from(["\n", "\r\n"])
 
@@ -74,8 +59,7 @@ def test_files_sent_for_any_rules_are_those_that_git_keeps(
     (project / "a" / IGNORE_FILE).write_text(end.join(inner), newline="")
     try:
         sent = list(pack(project).files)
-    except Exception as error:
-        assert "is empty" in str(error)
+    except BundleError:  # every file is excluded
         sent = []
     assert sorted(sent) == kept_by_git(project)
 
