@@ -35,6 +35,12 @@ def up(
     slots: Annotated[
         int | None, typer.Option(min=1, help="slots of each agent; default: its share of this machine")
     ] = None,
+    device_kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="kind of the slots: cpu, or a kind of GPU; default: GPUs if there are enough"
+        ),
+    ] = None,
     data: _Data = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="port of the API")] = 8123,
     price: Annotated[
@@ -58,11 +64,14 @@ def up(
         data or home(os.environ),
         agents=agents,
         slots=slots,
+        device_kind=device_kind,
         port=port,
         stores=Stores.configured(os.environ),
         prices=_parse_price_options(price),
         rent=rent,
     )
+    if stack.share.note:
+        cli.err.print(Text(stack.share.note, style="yellow"), soft_wrap=True)
     if detach:
         known = stack.token_file.exists()
         _run_in_background(cli, stack)
