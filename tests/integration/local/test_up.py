@@ -16,6 +16,7 @@ import pytest
 from headway.client.client import Client
 from headway.client.target import target
 from headway.contract.spec import JobSpec
+from headway.contract.views.diagnosis import Level
 from headway.contract.views.jobs import JobState
 from headway.local.ports import free_port
 from headway.local.processes import LocalError, end
@@ -76,6 +77,8 @@ def client_of(data: Path) -> Client:
 def test_a_job_goes_on_after_the_stack_was_stopped(data: Path, work: Path):
     with LocalStack(data, agents=2, slots=1) as stack, stack.client() as client:
         assert {node.name: len(node.slots) for node in client.nodes()} == {"local-1": 1, "local-2": 1}
+        levels = {check.name: check.level for check in client.diagnosis().checks}
+        assert levels["scheduler"] is Level.OK, "a scheduler leads when `up` returns"
         job = submit(client, work)
         until(lambda: started(work), "the script to start")
         with pytest.raises(LocalError, match="already runs on"):
