@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -18,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from headway.contract.spec_goal import Goal
 from headway.contract.spec_parts import (
     RESERVED_ENV,
     Balance,
@@ -32,7 +32,6 @@ from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.learning_rate_rules import RuleSetting
 from headway.contract.values.patterns import MOST_PATTERN, check_pattern
 from headway.contract.values.quantities import Seconds, SizeBytes
-from headway.contract.values.targets import target_rule
 from headway.contract.values.text import GivenText
 from headway.contract.values.tracker_names import TrackerName
 
@@ -154,56 +153,6 @@ class Batch(SpecPart):
             raise ValueError("policy: adaptive needs both global and max_global as bounds")
         if self.global_ is not None and self.max_global is not None and self.max_global < self.global_:
             raise ValueError(f"max_global ({self.max_global}) is smaller than global ({self.global_})")
-        return self
-
-
-OnBudget = Literal["shrink", "pause", "stop"]
-"""Action when the job's budget is exhausted: use the cheapest slots, or stop after a checkpoint.
-
-`pause` allows the job to be resumed; `stop` ends it for good.
-"""
-
-
-class Goal(SpecPart):
-    """The user's objective and limits for time and money.
-
-    With `search`, the scheduler looks for the best configuration for the objective within both limits while
-    the job trains, and then runs the job there. `full` visits every allowed size for a short time. `partial`
-    visits only the sizes that the models need. `none` uses only measurements of earlier jobs of its class.
-    Without `search`, the cluster's policy decides.
-    """
-
-    objective: Literal["time", "cost", "balanced"] = "balanced"
-    search: Literal["full", "partial", "none"] | None = None
-    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
-    on_budget: OnBudget = "shrink"
-    deadline: datetime | None = None
-    admit: Literal["try", "reject"] = "try"
-    """Handling of a job whose deadline cannot be met at its submit: try anyway, or refuse the job.
-
-    The deadline of a job that was accepted with `reject` precedes those of other jobs.
-    """
-    target: dict[str, float | GivenText] | None = None
-    """Metric and value at which the job ends: `{loss: 1.5}`, or `{accuracy: ">= 0.95"}` with the direction."""
-
-    @field_validator("target")
-    @classmethod
-    def _one_metric(cls, value: dict[str, float | str] | None) -> dict[str, float | str] | None:
-        if value is not None:
-            target_rule(value)
-        return value
-
-    @field_validator("deadline")
-    @classmethod
-    def _aware(cls, value: datetime | None) -> datetime | None:
-        if value is not None and value.tzinfo is None:
-            raise ValueError("the deadline needs a time zone, for example 2026-12-01T00:00:00Z")
-        return value
-
-    @model_validator(mode="after")
-    def _admits_by_deadline(self) -> Self:
-        if self.admit == "reject" and self.deadline is None:
-            raise ValueError("admit: reject needs a deadline; add goal.deadline, or leave admit out")
         return self
 
 
