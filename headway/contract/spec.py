@@ -17,9 +17,9 @@ from pydantic import (
     model_validator,
 )
 
+from headway.contract.spec_env import EnvName, EnvText, SecretName, refuse_reserved
 from headway.contract.spec_goal import Goal
 from headway.contract.spec_parts import (
-    RESERVED_ENV,
     Balance,
     OutputFolder,
     Parallel,
@@ -36,7 +36,6 @@ from headway.contract.values.text import GivenText
 from headway.contract.values.tracker_names import TrackerName
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-SECRET_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,127}$"  # noqa: S105 - of names
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 IMAGE_PATTERN = r"^[a-z0-9][a-z0-9._/:-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
 MAX_SLOTS = 4096
@@ -211,10 +210,6 @@ HungAfter = Annotated[
 """Seconds without a step after which the ranks of a job count as hung."""
 
 
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
-
-
 class JobSpec(SpecPart):
     """One training run, as submitted. `bundle` is the digest of the uploaded `workdir`."""
 
@@ -222,7 +217,7 @@ class JobSpec(SpecPart):
     run: Annotated[GivenText, Field(min_length=1, max_length=16384)]
     workdir: Annotated[GivenText, Field(max_length=4096)] | None = None
     bundle: Annotated[str, Field(pattern=DIGEST_PATTERN)] | None = None
-    env: dict[EnvName, Annotated[GivenText, Field(max_length=32768)]] = Field(default_factory=dict)
+    env: dict[EnvName, EnvText] = Field(default_factory=dict)
     secrets: Annotated[dict[EnvName, SecretName], Field(max_length=100)] = Field(default_factory=dict)
     """Secrets of the job's project, by the environment variable that gives their value to ranks."""
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)] | None = None
@@ -335,9 +330,7 @@ class JobSpec(SpecPart):
     @field_validator("env", "secrets")
     @classmethod
     def _no_reserved_names(cls, value: dict[str, str]) -> dict[str, str]:
-        taken = sorted(name for name in value if name.startswith("HEADWAY_") or name in RESERVED_ENV)
-        if taken:
-            raise ValueError(f"{', '.join(taken)}: set by Headway for every rank; choose other names")
+        refuse_reserved(value)
         return value
 
     @model_validator(mode="after")

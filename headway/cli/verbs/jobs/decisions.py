@@ -30,9 +30,10 @@ def plan(
     Example: headway plan job.yaml --set elastic.max=8
     """
     cli = of(context)
-    spec = jobfile.load(file, set_ or [])
+    read = jobfile.read(file, set_ or [])
+    cli.warn(read.warnings)
     with cli.connect_in(project) as client:
-        view = client.plan(spec)
+        view = client.plan(read.spec)
     cli.show(output, view, render_decisions.plan_page(view))
 
 

@@ -15,6 +15,7 @@ from headway.cli.render import jobs as render
 from headway.cli.waiting import EXIT_CODES, wait
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
+from headway.contract.spec_warnings import warnings_of
 from headway.contract.views.jobs import JobView
 from headway.errors import HeadwayError
 
@@ -34,13 +35,15 @@ def submit(
 ) -> None:
     """Submit the job of a job file."""
     cli = of(context)
-    spec = jobfile.load(file, set_ or [])
+    read = jobfile.read(file, set_ or [])
+    spec = read.spec
+    cli.warn([*read.warnings, *warnings_of(spec)])
     base = Path.cwd() if str(file) == "-" else file.resolve().parent
     with cli.connect_in(project) as client:
         job = client.submit(spec, base=base)
         too_large = too_large_for(client, spec)
         if too_large:
-            cli.err.print(Text(f"warning: {job.name} {too_large}", style="yellow"), soft_wrap=True)
+            cli.warn([f"{job.name} {too_large}"])
         if not wait_:
             about = f"\n{job.message}" if spec.goal.deadline is not None else ""
             text = Text(f"{job.name} is submitted, id {job.id}. Follow it: headway logs -f {job.name}{about}")
