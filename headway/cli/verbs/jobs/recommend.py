@@ -12,9 +12,9 @@ from headway import jobfile
 from headway.cli.context import Format, JobFile, Output, OwnProject, Replacements, invalid, of
 from headway.cli.render import rental as render_rental
 from headway.cli.verbs.cluster.machines import machines_table
+from headway.cli.verbs.jobs.reading import job_of
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
-from headway.contract.spec_warnings import warnings_of
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import Page
 from headway.contract.views.machines import LeaseGroup, LeaseRequest, MachineView
@@ -86,10 +86,8 @@ def recommend(
     headway recommend job.yaml --objective flopp --max-usd-per-h 3
     """
     cli = of(context)
-    read = jobfile.read(file, set_ or [])
-    cli.warn([*read.warnings, *warnings_of(read.spec)])
     request = _request(
-        read.spec,
+        job_of(cli, file, set_),
         samples_per_s,
         objective=objective,
         market=market,

@@ -9,13 +9,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from headway import jobfile
 from headway.cli.context import Cli, Format, JobFile, Output, OwnProject, Replacements, of
 from headway.cli.render import jobs as render
+from headway.cli.verbs.jobs.reading import job_of
 from headway.cli.waiting import EXIT_CODES, wait
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
-from headway.contract.spec_warnings import warnings_of
 from headway.contract.views.jobs import JobView
 from headway.errors import HeadwayError
 
@@ -35,9 +34,7 @@ def submit(
 ) -> None:
     """Submit the job of a job file."""
     cli = of(context)
-    read = jobfile.read(file, set_ or [])
-    spec = read.spec
-    cli.warn([*read.warnings, *warnings_of(spec)])
+    spec = job_of(cli, file, set_)
     base = Path.cwd() if str(file) == "-" else file.resolve().parent
     with cli.connect_in(project) as client:
         job = client.submit(spec, base=base)
