@@ -166,6 +166,7 @@ class Member(BaseModel):
     born_rank: int
     device_kind: str = ""
     speed: float = 1.0
+    pid: int | None = None  # on its node; None until the agent reports it
 
 
 class BatchOrder(BaseModel):
@@ -238,6 +239,7 @@ class RanksStarted(Entry):
 
     kind: Literal["ranks_started"] = "ranks_started"
     how: Literal["zygote", "spawn"]
+    pids: dict[int, int] = Field(default_factory=dict)  # process ids on the node, by rank
 
 
 class RankExited(Entry):

@@ -14,13 +14,17 @@ from headway._lazy import lazy
 from headway.cli.context import Format, JobName, Output, ProjectName, of
 from headway.cli.render import jobs as render
 from headway.contract.spec import MAX_SLOTS
-from headway.contract.views.jobs import JobState, JobView, Page
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView, Page
+from headway.contract.views.ranks import RankView
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from rich import live
+
+    from headway.cli import waiting
 else:
     live = lazy("rich.live")
+    waiting = lazy("headway.cli.waiting")
 
 _WATCH_S = 1.0
 _LAST_EVENTS = 8
@@ -72,6 +76,22 @@ def describe(
         view = client.job(job)
         events = [] if output is Format.JSON else list(client.events(view.id))[-_LAST_EVENTS:]
     cli.show(output, view, render.job_page(view, events, cli.now()))
+
+
+def ranks(
+    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
+) -> None:
+    """List a job's processes: rank, node, slot and process id.
+
+    Each id is of the node's host. A process is named hw:JOB:RANK there, by the rank of its start.
+
+    Example: headway ranks digits
+    """
+    cli = of(context)
+    with cli.connect_in(project) as client:
+        found = list(client.ranks(job))
+    nothing = Text("No ranks: the job has no process. `headway describe JOB` says why.")
+    cli.show(output, Page[RankView](items=found), render.ranks_table(found) if found else nothing)
 
 
 def resize(
@@ -141,13 +161,23 @@ def cancel(
     context: typer.Context,
     job: JobName,
     force: Annotated[bool, typer.Option("--force", help="kill at once, without a last checkpoint")] = False,
+    wait_: Annotated[
+        bool, typer.Option("--wait", help="show the job until it has ended and holds no slot")
+    ] = False,
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Cancel a job; it cannot be resumed."""
-    with of(context).connect_in(project) as client:
+    cli = of(context)
+    with cli.connect_in(project) as client:
         view = client.cancel(job, force=force)
-    _acknowledge(context, output, view, "will end")
+        if wait_ and view.state not in TERMINAL_STATES:
+            try:
+                view = waiting.wait(client, view.id, cli.err if output is Format.JSON else cli.out)
+            except KeyboardInterrupt:
+                cli.err.print(f"\n{view.name} is still ending. To see it: headway ps")
+                raise typer.Exit(130) from None
+    _acknowledge(context, output, view, "has ended" if view.state in TERMINAL_STATES else "will end")
 
 
 def _acknowledge(context: typer.Context, output: Format, view: JobView, effect: str) -> None:
