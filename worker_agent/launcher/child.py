@@ -50,13 +50,13 @@ def fork(body: Callable[[], None]) -> int:
 
 def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: int | None) -> NoReturn:
     """Turn this process into the rank; never returns. No code of the job runs before the rank is confined."""
-    job = plan.ranks[rank].get(ENV_JOB_NAME, "")
-    name_process(program.process_name(job, rank))
     set_dumpable(yes=True)  # the launcher is not dumpable, but a rank must read its own files in /proc
-    title_process(f"hw:{job}:{rank} {shlex.join(plan.argv)}")
     _reset_signals()
     _redirect(folder.log(rank), plan.confinement.uid)
     env = {**plan.ranks[rank], **(read_json(folder.env(rank)) or {}), **_secrets_in(secrets)}
+    job = env.get(ENV_JOB_NAME, "")
+    name_process(program.process_name(job, rank))
+    title_process(f"hw:{job}:{rank} {shlex.join(plan.argv)}")
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     if plan.container is not None:

@@ -18,7 +18,6 @@ from headway.contract.values.dollars import dollars
 from headway.contract.values.quantities import duration
 from headway.contract.views.forecasts import KeptForecast, SearchView, TargetProgress
 from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobProgress, JobState, JobView
-from headway.contract.views.ranks import RankView
 
 _JOB_STYLES = {
     JobState.PENDING: "yellow",
@@ -228,15 +227,6 @@ def kept_text(kept: KeptForecast) -> str:
     was = f", {usd(kept.cost_was_usd)}" if kept.cost_usd and kept.cost_was_usd is not None else ""
     off = "" if kept.time_ratio is None else f": {kept.time_ratio - 1:+.1%}"
     return f"{text}; it took {duration(kept.took_s)}{was}{off}"
-
-
-def ranks_table(ranks: Sequence[RankView]) -> Table:
-    """Return the table of `headway ranks`."""
-    table = columns(">RANK", "NODE", ">SLOT", ">PID", "STARTED AS", "PART")
-    for one in ranks:
-        pid = "-" if one.pid is None else str(one.pid)
-        table.add_row(str(one.rank), one.node, str(one.slot), pid, one.member, one.part)
-    return table
 
 
 def columns(*names: str, fold: Sequence[str] = ()) -> Table:

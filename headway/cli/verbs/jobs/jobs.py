@@ -15,7 +15,6 @@ from headway.cli.context import Format, JobName, Output, ProjectName, of
 from headway.cli.render import jobs as render
 from headway.contract.spec import MAX_SLOTS
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView, Page
-from headway.contract.views.ranks import RankView
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
@@ -78,22 +77,6 @@ def describe(
     cli.show(output, view, render.job_page(view, events, cli.now()))
 
 
-def ranks(
-    context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
-) -> None:
-    """List a job's processes: rank, node, slot and process id.
-
-    Each id is of the node's host. A process is named hw:JOB:RANK there, by the rank of its start.
-
-    Example: headway ranks digits
-    """
-    cli = of(context)
-    with cli.connect_in(project) as client:
-        found = list(client.ranks(job))
-    nothing = Text("No ranks: the job has no process. `headway describe JOB` says why.")
-    cli.show(output, Page[RankView](items=found), render.ranks_table(found) if found else nothing)
-
-
 def resize(
     context: typer.Context,
     job: JobName,
@@ -110,7 +93,7 @@ def resize(
     output: Output = Format.TABLE,
 ) -> None:
     """Fix the size of a job, or let the scheduler choose it again."""
-    if slots != "auto" and not (slots.isdigit() and 1 <= int(slots) <= MAX_SLOTS):
+    if slots != "auto" and not (slots.isascii() and slots.isdigit() and 1 <= int(slots) <= MAX_SLOTS):
         raise typer.BadParameter(
             f"{slots!r} is neither a number from 1 to {MAX_SLOTS} nor auto", param_hint="N|auto"
         )
