@@ -79,7 +79,7 @@ def test_a_rank_is_recognised_by_its_process_id_and_its_name(
     if how == "zygote":
         shown = Path(f"/proc/{printed[1]}/cmdline").read_bytes()
         assert shown.startswith(f"hw:{job}:1 python train.py\0".encode())
-    shared.stop(job, grace_s=0)
+    shared.send_stop(job, mode="kill")
     shared.exits(job)
 
 
