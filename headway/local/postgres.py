@@ -98,7 +98,7 @@ class EmbeddedPostgres(ServerProcess):
             time.sleep(_ORPHAN_PAUSE_S)
         raise LocalError(
             f"Processes of an older PostgreSQL still use {self._cluster}.",
-            f"{_remedy(processes_in(self._cluster))} The log is {self.log}.",
+            f"{orphans_remedy(self._cluster)} The log is {self.log}.",
         )
 
     def stop(self) -> None:
@@ -320,8 +320,9 @@ def _succeeds(command: list[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def _remedy(pids: list[int]) -> str:
-    """Return how to end the processes that use the folder of a database."""
+def orphans_remedy(folder: Path) -> str:
+    """Return how to end the processes that still use the folder of a database."""
+    pids = processes_in(folder)
     if not pids:
         return "End them, or restart the host."  # the kernel does not show them to this user
     return f"End them with `kill {' '.join(map(str, pids))}`, and start again."

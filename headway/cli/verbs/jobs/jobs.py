@@ -33,7 +33,7 @@ def ps(
     context: typer.Context,
     all_: Annotated[bool, typer.Option("--all", "-a", help="include finished jobs")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="refresh until Ctrl-C")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="show the newest N jobs")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="show the newest N jobs")] = 100,
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -93,7 +93,7 @@ def resize(
     output: Output = Format.TABLE,
 ) -> None:
     """Fix the size of a job, or let the scheduler choose it again."""
-    if slots != "auto" and not (slots.isascii() and slots.isdigit() and 1 <= int(slots) <= MAX_SLOTS):
+    if slots != "auto" and not (slots.isascii() and slots.isdecimal() and 1 <= int(slots) <= MAX_SLOTS):
         raise typer.BadParameter(
             f"{slots!r} is neither a number from 1 to {MAX_SLOTS} nor auto", param_hint="N|auto"
         )
