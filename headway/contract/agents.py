@@ -149,8 +149,7 @@ class RunCommand(BaseModel):
     output: OutputPlan = OutputPlan()
     secrets: list[str] = Field(default_factory=list)
     """Names of environment variables whose values the agent requests at launch (`contract.credentials.SecretsRequest`)."""
-    traceparent: str | None = None
-    """Parent span of this command (W3C Trace Context); None if the job is not traced."""
+    traceparent: str | None = None  # parent span of this command (W3C Trace Context), if the job is traced
 
 
 class Member(BaseModel):

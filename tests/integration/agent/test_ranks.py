@@ -64,25 +64,6 @@ def test_ranks_of_a_python_script_are_forked_and_talk_through_the_agents_store(s
     assert logs[0].split("seed")[1] != logs[1].split("seed")[1], "forks must not share random numbers"
 
 
-@pytest.mark.parametrize(("how", "env"), [("zygote", {}), ("spawn", {"PYTHONHASHSEED": "0"})])
-def test_a_rank_is_recognised_by_its_process_id_and_its_name(
-    shared: StubService, how: str, env: dict[str, str]
-) -> None:
-    bundle = shared.add_bundle({"train.py": WAIT_FOR_STOP})
-    job = f"recognised-{how}"
-    shared.run(job, "python train.py", ranks=2, bundle=bundle, env=env)
-    started = shared.started(job)
-    printed = [_pids(shared.wait_log(job, "ready", rank), "pid")[0] for rank in (0, 1)]
-    assert (started.how, started.pids) == (how, dict(enumerate(printed)))
-    for rank, pid in started.pids.items():
-        assert Path(f"/proc/{pid}/comm").read_text() == f"hw:recognised:{rank}\n"
-    if how == "zygote":
-        shown = Path(f"/proc/{printed[1]}/cmdline").read_bytes()
-        assert shown.startswith(f"hw:{job}:1 python train.py\0".encode())
-    shared.send_stop(job, mode="kill")
-    shared.exits(job)
-
-
 def test_a_variable_that_the_interpreter_reads_at_its_start_gets_a_new_interpreter(
     shared: StubService,
 ) -> None:

@@ -59,7 +59,8 @@ def test_wrong_numbers_end_in_a_message(verb: str, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "job.yaml"
     file.write_text("name: digits\nrun: python digits.py\n")
-    command = typer.main.get_command(app).get_command(None, verb)  # type: ignore[arg-type]
+    verbs: Any = typer.main.get_command(app)
+    command = verbs.get_command(None, verb)
     group = hasattr(command, "list_commands")
     for names, each in commands(command, verb) if group else [((verb,), command)]:
         for line in lines(each, str(file)):

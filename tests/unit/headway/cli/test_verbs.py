@@ -21,7 +21,6 @@ from headway.contract.values.markets import Market
 from headway.contract.views.decisions import ClusterView, KindView
 from headway.contract.views.jobs import EventView, JobState, JobView, LogChunk, Page
 from headway.contract.views.nodes import NodeView
-from headway.contract.views.ranks import RankPart, RankView
 from tests.unit.headway.stub import (
     NOW,
     StubService,
@@ -34,11 +33,6 @@ from tests.unit.headway.stub import (
     sse,
     stream,
 )
-
-RANKS = [
-    RankView(rank=0, member="1.0", node="alpha", slot=3, pid=4001, part=RankPart.TRAINS),
-    RankView(rank=1, member="2.1", node="beta", slot=0, pid=None, part=RankPart.JOINS),
-]
 
 
 def cluster_of(kinds: list[KindView]) -> ClusterView:
@@ -197,7 +191,6 @@ def test_a_terminal_shows_a_live_bar(service: StubService):
             Page[EventView],
         ),
         (["nodes"], "GET /api/v1/nodes", Page[NodeView](items=[node_view()]), Page[NodeView]),
-        (["ranks", "j1"], "GET /api/v1/jobs/j1/ranks", Page[RankView](items=RANKS), Page[RankView]),
         (["pause", "j1"], "POST /api/v1/jobs/j1/pause", job_view(), JobView),
     ],
 )
@@ -226,35 +219,6 @@ def test_steering_sends_what_was_asked(service: StubService, arguments, route, b
     service.on(route, ok(job_view(), 202))
     assert run(service, *arguments).exit_code == 0
     assert service.body(route) == body
-
-
-def test_ranks_are_listed_with_node_slot_and_process_id(service: StubService):
-    service.on("GET /api/v1/jobs/digits/ranks", page(*RANKS))
-    _, *rows = run(service, "ranks", "digits").stdout.splitlines()
-    assert [row.split() for row in rows] == [
-        ["0", "alpha", "3", "4001", "1.0", "trains"],
-        ["1", "beta", "0", "-", "2.1", "joins"],
-    ]
-
-
-def test_a_job_without_processes_has_no_ranks(service: StubService):
-    service.on("GET /api/v1/jobs/digits/ranks", page())
-    assert run(service, "ranks", "digits").stdout.startswith("No ranks")
-
-
-@pytest.mark.parametrize("end", [JobState.CANCELLED, JobState.SUCCEEDED])
-def test_cancel_wait_returns_once_the_job_has_ended(service: StubService, end: JobState):
-    service.on("POST /api/v1/jobs/digits/cancel", ok(job_view(JobState.CANCELLING), 202))
-    service.on("GET /api/v1/jobs/j1", ok(job_view(JobState.CANCELLING)), ok(job_view(end)))
-    result = run(service, "cancel", "--wait", "digits", "-o", "json")
-    assert result.exit_code == 0
-    assert JobView.model_validate_json(result.stdout).state is end
-
-
-def test_cancel_wait_of_a_waiting_job_asks_nothing_more(service: StubService):
-    service.on("POST /api/v1/jobs/digits/cancel", ok(job_view(JobState.CANCELLED), 202))
-    result = run(service, "cancel", "--wait", "digits")
-    assert (result.exit_code, "has ended" in result.stdout) == (0, True)
 
 
 @pytest.mark.parametrize("size", ["²", "٣", "big", "0", "5000"])
