@@ -238,7 +238,7 @@ def _token_and_length(scope: Scope) -> tuple[bytes | None, int]:
         elif name == b"cookie" and token is None:
             token = _session(value)
         elif name == b"content-length":
-            length = int(value) if value.isdecimal() else 0
+            length = int(value) if value.isdigit() else 0
     return None if token is None else hashlib.sha256(token).digest(), length
 
 
