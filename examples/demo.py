@@ -10,7 +10,6 @@ tables show the events and pauses of each job, and all checks with their results
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -83,7 +82,7 @@ class Demo(Stage):
 
     def kill_a_rank(self, name: str) -> None:
         self.trains_on(name)
-        pid = _newest_rank(self.data, self.jobs[name])
+        pid = self.newest_rank(name)
         self.say(f"killing a rank of [bold]{name}[/] (process {pid}) with SIGKILL")
         lost = self.next_switch(name, lambda: os.kill(pid, signal.SIGKILL)).data
         self.say(
@@ -92,6 +91,14 @@ class Demo(Stage):
         )
         grown = self.next_switch(name, lambda: None)
         self.say(f"[bold]{name}[/] {grown.message}{_preparation(grown)}")
+
+    def newest_rank(self, name: str) -> int:
+        """Return the process id of the newest rank of a job, as `headway ranks` prints it."""
+        ranks = self.client.ranks(self.jobs[name])
+        newest = max(ranks, key=lambda one: tuple(map(int, one.member.split("."))))
+        if newest.pid is None:
+            raise BrokenPromise(f"the agent of {newest.node} reported no process id")
+        return newest.pid
 
     def pause_and_resume(self, name: str) -> None:
         self.client.pause(self.jobs[name])
@@ -126,17 +133,6 @@ def _preparation(event: EventView) -> str:
 
 def _steps(count: int) -> str:
     return "1 step" if count == 1 else f"{count} steps"
-
-
-def _newest_rank(data: Path, job_id: str) -> int:
-    """Return the process id of the newest running rank of a job."""
-    files = [
-        file
-        for file in data.glob(f"agents/*/runs/{job_id}/*/rank-*.pid")
-        if not file.with_suffix(".exit").exists()
-    ]
-    newest = max(files, key=lambda file: (int(file.parent.name), file.name))
-    return int(json.loads(newest.read_text())["pid"])
 
 
 def play(demo: Demo) -> None:

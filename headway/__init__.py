@@ -57,13 +57,17 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     """Import a name of the client at its first use, because ranks do not need the client."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415  # it takes longer than the import of this package
+
+        return version("headway")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"headway.{_PLACES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES])
+    return sorted([*globals(), *_PLACES, "__version__"])
 
 
 def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:

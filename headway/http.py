@@ -247,7 +247,7 @@ def problem_of(response: httpx.Response) -> Problem:
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a `Retry-After` header, or None if it is missing or a date."""
     value = headers.get("Retry-After", "").strip()
-    return float(value) if value.isdigit() else None
+    return float(value) if value.isdecimal() else None
 
 
 def _failure(response: httpx.Response) -> HeadwayError:

@@ -39,7 +39,7 @@ class Stepper:
         control = os.environ.get(ENV_CONTROL)
         is_main = os.environ.get("RANK", "0") == "0"
         generation = os.environ.get(ENV_GENERATION, "")
-        known = control and is_main and generation.isdigit()
+        known = control and is_main and generation.isdecimal()
         stepper = cls(Path(control) if control and known else None, int(generation) if known else 0)
         if known:
             atexit.register(stepper.flush)

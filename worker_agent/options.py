@@ -227,7 +227,7 @@ def _name(text: str) -> str:
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
 
@@ -247,7 +247,7 @@ def _kind(text: str) -> str:
 
 def _user_ids(text: str) -> UserIds:
     first, _, last = text.partition("-")
-    if not (first.isdigit() and last.isdigit() and 1000 <= int(first) <= int(last) < 2**32 - 1):
+    if not (first.isdecimal() and last.isdecimal() and 1000 <= int(first) <= int(last) < 2**32 - 1):
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of user ids; write it like 200000-265535")
     return UserIds(int(first), int(last))
 
@@ -260,7 +260,7 @@ def _private(env: Mapping[str, str]) -> tuple[Path, ...]:
 
 def _ports(text: str) -> Ports:
     first, _, last = text.partition("-")
-    if not (first.isdigit() and last.isdigit() and 1024 <= int(first) <= int(last) <= 65535):
+    if not (first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) <= 65535):
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of ports; write it like 20000-20063")
     return Ports(int(first), int(last))
 

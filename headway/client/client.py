@@ -52,12 +52,14 @@ if TYPE_CHECKING:
     from headway import jobfile
     from headway.contract.views import decisions, forecasts, recommendations
     from headway.contract.views import diagnosis as diagnosis_models
+    from headway.contract.views import ranks as rank_models
 else:
     bundles = lazy("headway.bundle")
     jobfile = lazy("headway.jobfile")
     decisions = lazy("headway.contract.views.decisions")
     diagnosis_models = lazy("headway.contract.views.diagnosis")
     forecasts = lazy("headway.contract.views.forecasts")
+    rank_models = lazy("headway.contract.views.ranks")
     recommendations = lazy("headway.contract.views.recommendations")
 
 __all__ = [
@@ -215,6 +217,10 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         """Set the priority of a job, from 0 to 100. Each 25 points double its weight."""
         body = JobPatch(priority=priority).model_dump()
         return self._send("PATCH", job_path(job), JobView, json=body)
+
+    def ranks(self, job: str | JobView) -> Iterator[rank_models.RankView]:
+        """Yield the processes of a job that have not ended, with node, slot and process id."""
+        return self._pages(job_path(job, "ranks"), Page[rank_models.RankView])
 
     def explain(self, job: str | JobView) -> decisions.ExplanationView:
         """Return the last decision about a job, its alternatives, and the value of another slot."""

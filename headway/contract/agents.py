@@ -149,8 +149,7 @@ class RunCommand(BaseModel):
     output: OutputPlan = OutputPlan()
     secrets: list[str] = Field(default_factory=list)
     """Names of environment variables whose values the agent requests at launch (`contract.credentials.SecretsRequest`)."""
-    traceparent: str | None = None
-    """Parent span of this command (W3C Trace Context); None if the job is not traced."""
+    traceparent: str | None = None  # parent span of this command (W3C Trace Context), if the job is traced
 
 
 class Member(BaseModel):
@@ -166,6 +165,7 @@ class Member(BaseModel):
     born_rank: int
     device_kind: str = ""
     speed: float = 1.0
+    pid: int | None = None  # on its node; None until the agent reports it
 
 
 class BatchOrder(BaseModel):
@@ -238,6 +238,7 @@ class RanksStarted(Entry):
 
     kind: Literal["ranks_started"] = "ranks_started"
     how: Literal["zygote", "spawn"]
+    pids: dict[int, int] = Field(default_factory=dict)  # process ids on the node, by rank
 
 
 class RankExited(Entry):

@@ -6,6 +6,7 @@ the data may enter that folder, so no password is needed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -97,7 +98,7 @@ class EmbeddedPostgres(ServerProcess):
             time.sleep(_ORPHAN_PAUSE_S)
         raise LocalError(
             f"Processes of an older PostgreSQL still use {self._cluster}.",
-            f"Find them with `pgrep -a postgres` and end them. The log is {self.log}.",
+            f"{orphans_remedy(self._cluster)} The log is {self.log}.",
         )
 
     def stop(self) -> None:
@@ -317,3 +318,21 @@ class _Launch:
 
 def _succeeds(command: list[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def orphans_remedy(folder: Path) -> str:
+    """Return how to end the processes that still use the folder of a database."""
+    pids = processes_in(folder)
+    if not pids:
+        return "End them, or restart the host."  # the kernel does not show them to this user
+    return f"End them with `kill {' '.join(map(str, pids))}`, and start again."
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Return the ids of the processes that work in a folder, as each process of PostgreSQL does in its own."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended, or of another user
+            if (entry / "cwd").samefile(folder):
+                found.append(int(entry.name))
+    return sorted(found)

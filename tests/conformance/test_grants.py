@@ -6,13 +6,18 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest_asyncio
 from sqlalchemy import text
 
+from headway.contract.views.jobs import Reason
 from service.adapters.postgres.database import Database
 from service.domain.jobs.job import Allocation
+from service.domain.jobs.membership import first_members
+from service.domain.jobs.ranks import layout
+from service.domain.jobs.records import AllocationRecord
 from tests.conformance.conftest import NOW, job_of, node_of, store
 
 JOBS = [f"j{index}" for index in range(6)]
@@ -212,3 +217,32 @@ async def test_random_grants_and_releases_never_double_a_slot(stored: Database) 
     await asyncio.gather(*(live(job, random.Random(chance.random())) for job in JOBS))
     stop.set()
     await watching
+
+
+async def test_members_stored_again_replace_those_of_their_generation_alone(stored: Database) -> None:
+    allocation = AllocationRecord(
+        job_id="j0",
+        generation=1,
+        slots={"n1": (0, 1)},
+        device_kind="cpu",
+        first_node="n1",
+        master_port=20_000,
+        members=first_members(layout({"n1": (0, 1)}), 1),
+        reason=Reason.ALLOCATED,
+        message="got slots",
+        round_id=None,
+        granted_at=NOW,
+    )
+    known = tuple(one.model_copy(update={"pid": 50 + one.rank}) for one in allocation.members)
+    async with stored.begin() as tx:
+        for generation in (1, 2):
+            await tx.grants.add_allocation(replace(allocation, generation=generation))
+        await tx.grants.load_allocations([("j0", 1), ("j0", 2)])
+        await tx.grants.save_members("j0", 1, known)
+        read = await tx.grants.allocation("j0", 1)
+        assert read is not None
+        assert read.members == known
+    async with stored.begin() as tx:
+        first, second = [await tx.grants.allocation("j0", number) for number in (1, 2)]
+        assert first == replace(allocation, members=known)
+        assert second == replace(allocation, generation=2)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 from headway.client.client import ApiError
-from headway.contract.views.jobs import JobState, Reason
+from headway.contract.views.jobs import JobState, Page, Reason
+from headway.contract.views.ranks import RankView
 from tests.e2e.conftest import PatientJob
 
 LONGEST_PAUSE_S = 30.0
@@ -50,6 +54,26 @@ def test_a_killed_rank_costs_a_step_and_no_checkpoint(patient: PatientJob, victi
     assert (done.attempt, done.infrastructure_failures, done.progress.lost_samples) == (1, 0, 0)
     assert done.progress.lost_steps == lost.data["lost_steps"]
     assert patient.events("restore") == []
+
+
+@pytest.mark.slow
+def test_the_process_that_headway_ranks_prints_is_the_rank_that_is_lost(patient: PatientJob) -> None:
+    patient.start(1, most=2)
+    patient.next_event("switch", lambda: patient.resize(2))
+    header, first, second = patient.cluster.headway("ranks", patient.name).stdout.splitlines()
+    assert header.split() == ["RANK", "NODE", "SLOT", "PID", "STARTED", "AS", "PART"]
+    assert [line.split()[4] for line in (first, second)] == ["1.0", "2.1"]
+    rank, node, slot, pid, *_ = second.split()
+    assert patient.ranks()[2, 1] == int(pid)
+    assert int(slot) in patient.view().allocation[node]
+    os.kill(int(pid), signal.SIGKILL)
+    patient.cluster.until(lambda: bool(patient.events("lose")), "the loss")
+    (loss,) = patient.events("lose")
+    assert loss.message.startswith(f"rank {rank} was killed by SIGKILL; 1 of 2 ranks go on in place")
+    as_json = patient.cluster.headway("ranks", patient.name, "-o", "json")
+    listed = Page[RankView].model_validate_json(as_json.stdout).items
+    assert int(pid) not in [one.pid for one in listed]
+    patient.finish()
 
 
 @pytest.mark.slow

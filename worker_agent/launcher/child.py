@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -15,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from headway.contract.runtime import EXIT_RETRY
+from headway.contract.runtime import ENV_JOB_NAME, EXIT_RETRY
 from worker_agent.host.folders import RunFolder, read_json
 from worker_agent.isolation import control_groups
 from worker_agent.launcher import confinement, containers, preload, program
 from worker_agent.launcher.commandline import How, PythonTarget, python_target
-from worker_agent.launcher.processes import die_with_parent, name_process, set_dumpable
+from worker_agent.launcher.processes import die_with_parent, name_process, set_dumpable, title_process
 from worker_agent.launcher.protocol import LaunchPlan
 
 _OOM_SCORE = "500"
@@ -50,11 +51,13 @@ def fork(body: Callable[[], None]) -> int:
 
 def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: int | None) -> NoReturn:
     """Turn this process into the rank; never returns. No code of the job runs before the rank is confined."""
-    name_process(f"rank {rank}")
     set_dumpable(yes=True)  # the launcher is not dumpable, but a rank must read its own files in /proc
     _reset_signals()
     _redirect(folder.log(rank), plan.confinement.uid)
     env = {**plan.ranks[rank], **(read_json(folder.env(rank)) or {}), **_secrets_in(secrets)}
+    job = env.get(ENV_JOB_NAME, "")
+    name_process(program.process_name(job, rank))
+    title_process(f"hw:{job}:{rank} {shlex.join(plan.argv)}")
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     if plan.container is not None:

@@ -20,6 +20,8 @@ _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITIES_VERSION = 0x20080522
 _MOST_CAPABILITIES = 64
 _SHELLS = frozenset({"sh", "dash", "bash", "zsh", "ksh", "busybox"})
+_ARG_START, _ARG_END = 48, 49
+"""Fields of `/proc/PID/stat`, counted from 1: the addresses where the command line begins and ends."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -66,6 +68,18 @@ def set_dumpable(*, yes: bool) -> None:
 def name_process(name: str) -> None:
     """Set the process name that `ps` and `top` show; the kernel keeps 15 characters."""
     _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def title_process(title: str) -> None:
+    """Replace the command line that `ps` shows by a title, which is cut to the room of the present command line.
+
+    The kernel reads it from the memory of the process, which a forked process may overwrite as its own.
+    """
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = (int(fields[number - 3]) for number in (_ARG_START, _ARG_END))
+    if 0 < start < end:  # 0: the kernel does not say
+        room = end - start
+        ctypes.memmove(start, title.encode()[: room - 1].ljust(room, b"\0"), room)
 
 
 def boot_id() -> str:

@@ -24,12 +24,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TextIO, cast
 
+_PR_SET_NAME = 15
+
 
 def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
     """Act as the interpreter of `python NAME ARGUMENTS`, or of `python -m NAME ARGUMENTS`. Never returns.
 
     `sys.path[0]` must be the caller's own entry; it is replaced.
     """
+    _name_process()
     prepare_output()
     write_stacks_on_request()
     sys.argv = [name, *arguments]
@@ -37,6 +40,19 @@ def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
     importlib.invalidate_caches()
     multiprocessing.process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
     flush_and_exit(_run_to_exit_code(name, is_module=is_module))
+
+
+def process_name(job: str, rank: int | str) -> str:
+    """Return a rank's process name: `hw:JOB:RANK`, with as much of the job's name as the 15 characters of the kernel allow."""
+    return f"hw:{job[: 11 - len(str(rank))]}:{rank}"
+
+
+def _name_process() -> None:
+    """Name this process after its rank, because a new interpreter has lost the name that the launcher gave it."""
+    job, rank = os.environ.get("HEADWAY_JOB_NAME"), os.environ.get("RANK")
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux has it
+    if job and rank and prctl is not None:
+        prctl(_PR_SET_NAME, process_name(job, rank).encode(), 0, 0, 0)
 
 
 def prepare_output() -> None:

@@ -56,7 +56,7 @@ def threads_per_rank(
     A CPU slot stands for one core, so its rank gets one thread, unless the job requests more.
     """
     wanted = job_env.get("OMP_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
+    if wanted.isdecimal() and int(wanted) > 0:
         return int(wanted)
     if cpus_per_slot is not None:
         return max(1, int(cpus_per_slot))

@@ -81,7 +81,7 @@ class EventWriter:
         """Report that all ranks of the run have a process."""
         if run.start_reported:
             return
-        self._outbox.add(partial(RanksStarted, **_ids(run), how=how), urgent=True)
+        self._outbox.add(partial(RanksStarted, **_ids(run), how=how, pids=_pids(run)), urgent=True)
         run.start_reported = True
         run.save()
         _log.info("ranks started", run=run.folder.name, ranks=len(run.command.ranks), how=how)
@@ -243,6 +243,12 @@ class EventWriter:
         """Return the redactor for the secrets of a run; while they are unknown, it masks everything."""
         known = self._secrets.redactor(run.name, has_secrets=bool(run.command.secrets))
         return HideAll() if known is None else known
+
+
+def _pids(run: Run) -> dict[int, int]:
+    """Return the process ids of the ranks, as far as the launcher has recorded them."""
+    records = {slot.rank: read_json(run.folder.pid(slot.rank)) for slot in run.command.ranks}
+    return {rank: record["pid"] for rank, record in records.items() if record is not None}
 
 
 def _ids(run: Run) -> dict[str, Any]:

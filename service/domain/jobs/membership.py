@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from headway.contract.agents import Member, RankSlot
 from headway.contract.values.meshes import MeshShape
+from headway.contract.views.ranks import RankPart
 from service.domain.jobs.failures import Ending, RankExit, ending_of
 from service.domain.jobs.job import Allocation
 from service.domain.jobs.ranks import NodeRanks
@@ -182,6 +183,23 @@ class Crew:
     def lasting(self) -> Members:
         """Return the members that continue: those of the ordered generation, otherwise of the running one."""
         return self.coming if self.ordered else self.running
+
+
+def living(
+    crew: Crew, held: Mapping[int, Allocation], ended: Collection[Born]
+) -> tuple[tuple[Member, RankPart], ...]:
+    """Return the processes that have not ended, with their part: running members, then new ranks.
+
+    `held` are the slots that the job holds, by the generation of the start. A member without a slot has no process.
+    """
+    newcomers = [one for one in crew.coming if crew.is_newcomer(born(one))]
+    found = []
+    for one in (*crew.running, *newcomers):
+        here = held.get(one.born_generation, {}).get(one.node_id, ())
+        if one.slot in here and born(one) not in ended:
+            leaves = RankPart.LEAVES if crew.is_leaver(born(one)) else RankPart.TRAINS
+            found.append((one, RankPart.JOINS if crew.is_newcomer(born(one)) else leaves))
+    return tuple(found)
 
 
 def has_finished(crew: Crew, exits: Mapping[Born, RankExit]) -> bool:

@@ -10,6 +10,7 @@ from headway.contract.agents import AnyCommand
 from headway.contract.views.jobs import Reason
 from service.domain.jobs.failures import RankExit
 from service.domain.jobs.job import Allocation, Job
+from service.domain.jobs.membership import Members
 from service.domain.jobs.records import AllocationRecord, Event
 
 
@@ -26,6 +27,14 @@ class AddAllocation:
     """Store the allocation of a generation that starts."""
 
     record: AllocationRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMembers:
+    """Store the members of a generation again: more is known about their processes."""
+
+    generation: int
+    members: Members
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,7 @@ class RefreshPages:
 Effect: TypeAlias = (
     RecordEvent
     | AddAllocation
+    | StoreMembers
     | EndAllocation
     | StoreExit
     | ReleaseSlots

@@ -25,6 +25,7 @@ from service.domain.life.effects import (
     RecordEvent,
     ReleaseSlots,
     StoreExit,
+    StoreMembers,
 )
 
 
@@ -160,6 +161,24 @@ class Life:
         footprint = replace(self.loaded_footprint, stores={**self.loaded_footprint.stores, **stores})
         generations = {**self.generations, record.generation: record}
         return replace(self, generations=generations, footprint=footprint).having(AddAllocation(record))
+
+    def with_pids(self, node_id: str, generation: int, pids: Mapping[int, int]) -> Life:
+        """Return the life with the process ids, by rank, of the processes that a node started for a generation.
+
+        Survivors take their process ids along, so every generation that they are members of gets them.
+        """
+        life = self
+        for number, record in self.generations.items():
+            members = tuple(
+                one.model_copy(update={"pid": pids[one.born_rank]})
+                if (one.node_id, one.born_generation) == (node_id, generation) and one.born_rank in pids
+                else one
+                for one in record.members
+            )
+            if members != record.members:
+                generations = {**life.generations, number: replace(record, members=members)}
+                life = replace(life, generations=generations).having(StoreMembers(number, members))
+        return life
 
     def without_allocation(self, generation: int) -> Life:
         """Return the life after the end of a generation's training."""

@@ -178,7 +178,7 @@ def _converged(boundaries: FloatArray, loss: FloatArray) -> FloatArray:
 
 def _batch_of(file: Path) -> int:
     digits = file.stem.removeprefix("validation-")
-    if not digits.isdigit() or int(digits) == 0:
+    if not digits.isdecimal() or int(digits) == 0:
         raise BadInput(f"{file}: its name has no global batch, as in validation-128.csv")
     return int(digits)
 

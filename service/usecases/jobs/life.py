@@ -27,6 +27,7 @@ from service.domain.life.effects import (
     ReleaseSlots,
     SendCommands,
     StoreExit,
+    StoreMembers,
 )
 from service.domain.life.ends import Aftermath, go_on, has_just_gone
 from service.domain.life.expected_losses import machine_losses_per_h
@@ -160,6 +161,8 @@ async def _carry_out(tx: Transaction, life: Life, effect: Effect) -> None:
             await store_event(tx, job, event)
         case AddAllocation(record):
             await tx.grants.add_allocation(record)
+        case StoreMembers(generation, members):
+            await tx.grants.save_members(life.job.id, generation, members)
         case EndAllocation(generation):
             await tx.grants.end_allocation(life.job.id, generation, life.now)
         case StoreExit(generation, exit_):

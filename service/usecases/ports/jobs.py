@@ -11,7 +11,7 @@ from headway.contract.runtime import Metrics, Progress
 from headway.contract.views.jobs import EventView, ExplainView, JobState, JobView, MetricPoint, Page
 from service.domain.jobs.failures import RankExit
 from service.domain.jobs.job import Allocation, Job
-from service.domain.jobs.membership import Born
+from service.domain.jobs.membership import Born, Members
 from service.domain.jobs.records import AllocationRecord, Event
 
 
@@ -164,6 +164,9 @@ class Grants(Protocol):
 
     async def add_allocation(self, allocation: AllocationRecord) -> None:
         """Store the allocation of a generation that starts."""
+
+    async def save_members(self, job_id: str, generation: int, members: Members) -> None:
+        """Store the members of a generation again, in the allocation that exists."""
 
     async def allocation(self, job_id: str, generation: int) -> AllocationRecord | None:
         """Return the allocation of a generation, or None if it is not stored."""

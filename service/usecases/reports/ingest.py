@@ -175,10 +175,10 @@ async def _apply_entry(tx: Transaction, node: NodeRecord, life: Life, entry: Ran
         case OutputReport():
             return life.with_job(await record_output(tx, node, life.job, entry, life.now))
         case RanksStarted():
-            if not awaits_start(life, node.id, entry.generation):
-                return life
-            started = await tx.grants.node_started(life.job.id, entry.generation)
-            after = ranks_started(life, entry.how, started)
+            after = life.with_pids(node.id, entry.generation, entry.pids)  # newcomers' as well
+            if awaits_start(life, node.id, entry.generation):
+                started = await tx.grants.node_started(life.job.id, entry.generation)
+                after = ranks_started(after, entry.how, started)
         case RankMessage():
             after = await _after_message(tx, node.id, life, entry)
         case RankExited():

@@ -37,15 +37,21 @@ class Cast:
             self.agents[name] = await self.harness.join(name, slots=count, kind=kind, labels=labels)
             self.told[name] = []
 
-    async def begin(self, size: int = 1, name: str = "job", **spec: Any) -> RunCommand:
-        """Start a job on `size` slots that says after its first step that it follows orders."""
+    async def begin(
+        self, size: int = 1, name: str = "job", pids: Mapping[int, int] = MappingProxyType({}), **spec: Any
+    ) -> RunCommand:
+        """Start a job on `size` slots that says after its first step that it follows orders.
+
+        Agents report the `pids` of its ranks.
+        """
         elastic = {"min": 1, "max": 4, **spec.pop("elastic", {})}
         await self.harness.submit(name, elastic=elastic, **spec)
         await self.harness.post(f"jobs/{name}/resize", {"slots": size})
         await self.turn()
         runs = self.started(1, name)
         for node, run in runs.items():
-            await self.news(node, self.entry(run.generation, "ranks_started", how="zygote"))
+            here = {one.rank: pids[one.rank] for one in run.ranks if one.rank in pids}
+            await self.news(node, self.entry(run.generation, "ranks_started", how="zygote", pids=here))
         await self.say((1, 0), "first_step", 1, samples=32, live=True)
         await self.harness.post(f"jobs/{name}/resize", {"slots": None})
         assert (await self.harness.job(name)).state is JobState.RUNNING

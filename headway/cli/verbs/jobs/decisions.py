@@ -67,7 +67,7 @@ def rounds(
     round_: Annotated[
         str | None, typer.Argument(metavar="ROUND", help="id of a round, or latest; default: list rounds")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="show the newest N rounds")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="show the newest N rounds")] = 20,
     output: Output = Format.TABLE,
 ) -> None:
     """List scheduling rounds, or show one: policy, bound, prices and every change with its reason.

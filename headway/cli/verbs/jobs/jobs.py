@@ -14,13 +14,16 @@ from headway._lazy import lazy
 from headway.cli.context import Format, JobName, Output, ProjectName, of
 from headway.cli.render import jobs as render
 from headway.contract.spec import MAX_SLOTS
-from headway.contract.views.jobs import JobState, JobView, Page
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView, Page
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
     from rich import live
+
+    from headway.cli import waiting
 else:
     live = lazy("rich.live")
+    waiting = lazy("headway.cli.waiting")
 
 _WATCH_S = 1.0
 _LAST_EVENTS = 8
@@ -30,7 +33,7 @@ def ps(
     context: typer.Context,
     all_: Annotated[bool, typer.Option("--all", "-a", help="include finished jobs")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="refresh until Ctrl-C")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="show the newest N jobs")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="show the newest N jobs")] = 100,
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -90,7 +93,7 @@ def resize(
     output: Output = Format.TABLE,
 ) -> None:
     """Fix the size of a job, or let the scheduler choose it again."""
-    if slots != "auto" and not (slots.isdigit() and 1 <= int(slots) <= MAX_SLOTS):
+    if slots != "auto" and not (slots.isascii() and slots.isdecimal() and 1 <= int(slots) <= MAX_SLOTS):
         raise typer.BadParameter(
             f"{slots!r} is neither a number from 1 to {MAX_SLOTS} nor auto", param_hint="N|auto"
         )
@@ -141,13 +144,23 @@ def cancel(
     context: typer.Context,
     job: JobName,
     force: Annotated[bool, typer.Option("--force", help="kill at once, without a last checkpoint")] = False,
+    wait_: Annotated[
+        bool, typer.Option("--wait", help="show the job until it has ended and holds no slot")
+    ] = False,
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Cancel a job; it cannot be resumed."""
-    with of(context).connect_in(project) as client:
+    cli = of(context)
+    with cli.connect_in(project) as client:
         view = client.cancel(job, force=force)
-    _acknowledge(context, output, view, "will end")
+        if wait_ and view.state not in TERMINAL_STATES:
+            try:
+                view = waiting.wait(client, view.id, cli.err if output is Format.JSON else cli.out)
+            except KeyboardInterrupt:
+                cli.err.print(f"\n{view.name} is still ending. To see it: headway ps")
+                raise typer.Exit(130) from None
+    _acknowledge(context, output, view, "has ended" if view.state in TERMINAL_STATES else "will end")
 
 
 def _acknowledge(context: typer.Context, output: Format, view: JobView, effect: str) -> None:

@@ -15,6 +15,7 @@ from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Session, Statement, columns_of
 from service.adapters.postgres.tables.core import allocations, slot_grants
 from service.domain.jobs.job import Allocation, size_of
+from service.domain.jobs.membership import Members
 from service.domain.jobs.records import AllocationRecord, Prediction
 from service.usecases.ports.jobs import Grants
 
@@ -64,6 +65,9 @@ _ADD = Statement(
         :message, :round_id, :granted_at, :predicted_samples_per_s, :predicted_low, :predicted_high, :crossed)
     """
 )
+_SAVE_MEMBERS = Statement(
+    "UPDATE allocations SET members = :members WHERE job_id = :job AND generation = :generation"
+)
 _LOAD = Statement(
     f"""
     SELECT {_COLUMNS} FROM allocations
@@ -103,7 +107,7 @@ class PostgresGrants(OnSession, Grants):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._read: dict[tuple[str, int], AllocationRecord] = {}
-        """Records read so far. A record never changes."""
+        """Records read so far. Only `save_members` changes a record."""
 
     async def grant(self, job_id: str, generation: int, slots: Allocation, now: datetime) -> bool:
         wanted = sorted((node, slot) for node, indices in slots.items() for slot in indices)
@@ -173,11 +177,15 @@ class PostgresGrants(OnSession, Grants):
                 **values_of(allocation),
                 "slots": json.dumps(allocation.slots),
                 "size": size_of(allocation.slots),
-                "members": json.dumps([member.model_dump() for member in allocation.members]),
+                "members": _as_json(allocation.members),
                 "stores": json.dumps(dict(allocation.stores)),
                 **_predicted(allocation.predicted),
             },
         )
+
+    async def save_members(self, job_id: str, generation: int, members: Members) -> None:
+        self._read.pop((job_id, generation), None)
+        await self._session.fetch(_SAVE_MEMBERS, job=job_id, generation=generation, members=_as_json(members))
 
     async def allocation(self, job_id: str, generation: int) -> AllocationRecord | None:
         await self.load_allocations([(job_id, generation)])
@@ -210,6 +218,10 @@ class PostgresGrants(OnSession, Grants):
             if node in ports:
                 used.setdefault(node, set()).add(ports[node])
         return used
+
+
+def _as_json(members: Members) -> str:
+    return json.dumps([member.model_dump() for member in members])
 
 
 def _predicted(prediction: Prediction | None) -> dict[str, float | None]:

@@ -26,6 +26,7 @@ from headway.contract.views.jobs import (
     Page,
     ResizeRequest,
 )
+from headway.contract.views.ranks import RankView
 from service.api.http.access import Caller, OwnJob, SeenJob, needs
 from service.api.http.context import ApiContext, Context, Cursor, IdempotencyKey, Limit, new_id
 from service.api.http.problems import PROBLEM
@@ -39,6 +40,7 @@ from service.domain.shared.errors import InvalidField
 from service.usecases.jobs import control
 from service.usecases.jobs.explanations import explain_job
 from service.usecases.jobs.forecasts import forecast_job
+from service.usecases.jobs.ranks import list_ranks
 from service.usecases.jobs.submit import admit
 from service.usecases.ports.jobs import JobFilter
 from service.usecases.storage.checkpoints import list_checkpoints
@@ -194,6 +196,13 @@ async def explanation_of_job(context: Context, job: SeenJob) -> Response:
     """Return the latest decision about the job, its alternatives, and the value of more slots to it."""
     async with context.transactions.begin() as tx:
         return as_json(await explain_job(tx, job))
+
+
+@router.get("/{job}/ranks", operation_id="list_ranks", response_model=Page[RankView], **needs(Role.VIEWER))
+async def ranks_of_job(request: Request, context: Context, job: SeenJob) -> Response:
+    """List the processes of the job that have not ended: node, slot and process id of each rank."""
+    async with context.transactions.begin() as tx:
+        return as_page(request, await list_ranks(tx, job))
 
 
 @router.get("/{job}/forecast", operation_id="forecast_job", response_model=ForecastView, **needs(Role.VIEWER))

@@ -221,7 +221,7 @@ def test_steering_sends_what_was_asked(service: StubService, arguments, route, b
     assert service.body(route) == body
 
 
-@pytest.mark.parametrize("size", ["big", "0", "5000"])
+@pytest.mark.parametrize("size", ["²", "٣", "big", "0", "5000"])
 def test_a_size_that_is_none_is_a_usage_error(service: StubService, size: str):
     result = run(service, "resize", "digits", size)
     assert result.exit_code == 2

@@ -192,3 +192,28 @@ def test_preload_knows_variables_that_imports_read() -> None:
     preloaded = Preloaded(True, "", frozenset({*reads, "TMPDIR"}))
     assert preloaded.has_read(["HEADWAY_TEST_LATER", "HEADWAY_TEST_READ"]) == "HEADWAY_TEST_READ"
     assert preloaded.has_read(["TMPDIR", "HEADWAY_TEST_LATER"]) is None
+
+
+@pytest.mark.parametrize(
+    ("job", "rank", "name"),
+    [
+        ("digits", 0, "hw:digits:0"),
+        ("gpt-char-large", 7, "hw:gpt-char-l:7"),
+        ("gpt-char-large", 1023, "hw:gpt-cha:1023"),
+    ],
+)
+def test_a_process_name_has_job_and_rank_within_the_kernels_limit(job: str, rank: int, name: str) -> None:
+    assert program.process_name(job, rank) == name
+    assert len(name) <= 15
+
+
+def test_a_title_that_is_too_long_is_cut_to_the_room_of_the_command_line() -> None:
+    """In a process of its own, because a title cannot be taken back."""
+    code = (
+        "from pathlib import Path; from worker_agent.launcher.processes import title_process as title\n"
+        "import sys; shown = lambda: Path('/proc/self/cmdline').read_bytes(); room = len(shown())\n"
+        "title('x' * 10_000); assert shown() == b'x' * (room - 1) + b'\\0', shown()\n"
+        "title('y'); assert shown() == b'y'.ljust(room, b'\\0'), shown(); assert sys.orig_argv[1] == '-c'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

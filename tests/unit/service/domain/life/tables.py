@@ -25,6 +25,7 @@ from service.domain.life.effects import (
     ReleaseSlots,
     SendCommands,
     StoreExit,
+    StoreMembers,
 )
 from service.domain.life.life import Footprint, HostFacts, Launch, Life
 
@@ -158,6 +159,9 @@ class Tables:
                 gone = self.exits[job_id].keys() & {born(one) for one in record.members}
                 assert not gone, f"{gone} have ended and cannot be members of a new generation"
                 self.allocations[job_id, record.generation] = record
+            case StoreMembers(generation, members):
+                record = self.allocations[job_id, generation]
+                self.allocations[job_id, generation] = replace(record, members=members)
             case EndAllocation(generation):
                 self.ended.add((job_id, generation))
             case StoreExit(generation, exit_):
