@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NoReturn, TypeAlias
 
 from headway.contract.orders import Order
-from headway.contract.runtime import FirstStep, Ready, Switched
+from headway.contract.runtime import Ready
 from headway.preemption import StopRequest
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
@@ -256,9 +256,7 @@ class Training:
         self._ended_s = time.perf_counter()
         if self._steps_taken == 1:
             self._warm_saver()
-            live, replica = self._state_sync.check_live(), self._replica
-            kind = {"sharded": replica.is_sharded, "replicates": replica.replicates}
-            self._mailbox.send(FirstStep, samples=self.place.samples, live=live, **kind)
+            self._reporter.first_step(self.place, self._replica, live=self._state_sync.check_live())
         # A short step at the end of an epoch, or one with an evaluation, does not represent the usual step time.
         usual = len(step.batch) == self.split.global_batch and not self.evaluates
         self._reporter.stepped(self._ended_s - self._began_s, self.gradients.meter.compute_s, usual=usual)
@@ -369,14 +367,8 @@ class Training:
         self._saver.generation(peers.generation)
         self._present_progress.show(self.place)
         self._train_with(peers)
-        self._mailbox.send(
-            Switched,
-            samples=self.place.samples,
-            world_size=peers.world_size,
-            pause_s=self._state_sync.pause_s(time.perf_counter() - self._ended_s),
-            lost_steps=int(self._attempted_samples > self.place.samples),
-            sync_bytes=self._state_sync.sync_bytes,
-        )
+        idle_s, lost = time.perf_counter() - self._ended_s, self._attempted_samples > self.place.samples
+        self._state_sync.report_switch(peers, self.place, idle_s, lost_steps=int(lost))
         self._attempted_samples = self.place.samples
         self._reporter.audit(self.place.audited, is_main=peers.is_main)
         self._warm_saver()
