@@ -5,7 +5,15 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from headway.contract.values.balance import OFF, BalanceRule
 from headway.contract.values.quantities import Seconds, SizeBytes
@@ -116,6 +124,20 @@ def sizes_between(low: int, high: int, sizes: str | tuple[int, ...], unit: int) 
         sizes = (low, high, *(2**exponent for exponent in range(high.bit_length())))
     found = {size for size in sizes if isinstance(size, int) and low <= size <= high and size % unit == 0}
     return tuple(sorted(found))
+
+
+def _one_complaint(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Replace the union's errors, which come once per alternative under internal names, by one message."""
+    try:
+        return validate(value)
+    except ValidationError as error:
+        raise ValueError("write auto, never, or a duration from 1s to 7d, such as 30m") from error
+
+
+HungAfter = Annotated[
+    Literal["auto", "never"] | Annotated[Seconds, Field(ge=1, le=7 * 86400)], WrapValidator(_one_complaint)
+]
+"""Seconds without a step after which the ranks of a job count as hung."""
 
 
 RESERVED_ENV = frozenset(

@@ -26,6 +26,7 @@ from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
 from headway.train.progress import StepProgress
 from headway.train.reporting import Reporter
+from headway.train.state.audit import ReplicaAudit
 from headway.train.state.sync import StateSync, leave_for_retry
 from headway.train.streaming import Reading
 
@@ -50,6 +51,7 @@ class Training:
         stop: StopRequest,
         saver: Saver,
         state_sync: StateSync,
+        audit: ReplicaAudit,
         began_s: float,
     ) -> None:
         self.place = Place()
@@ -62,6 +64,7 @@ class Training:
         self._stop = stop
         self._saver = saver
         self._state_sync = state_sync
+        self._audit = audit
         self._departure = Departure(replica, team, saver, mailbox, state_sync)
         self._reporter = Reporter(mailbox)
         self.pace = self._reporter.pace
@@ -197,6 +200,7 @@ class Training:
         while True:
             try:
                 self.place = self._reading.collect(self.peers, self.place)
+                self._audit.at_boundary(self.peers, state_is_used=True)
                 saved = self._saver.save(self._replica, self.place) if self._saves else True
                 outcomes = self.peers.gather(saved)
                 break
@@ -281,9 +285,11 @@ class Training:
 
     def _carry_out(self, agreement: Agreement) -> None:
         changes = agreement.ordered > self._team.generation
+        used = changes or agreement.request is not BoundaryRequest.CONTINUE
         try:
-            if changes or agreement.request is not BoundaryRequest.CONTINUE:
+            if used:
                 self.place = self._reading.collect(self.peers, self.place)
+            self._audit.at_boundary(self.peers, state_is_used=used)
         except PeersLost:
             self._change_members(None, lost=True)
             return
@@ -314,6 +320,7 @@ class Training:
         self.gradients.replicate(peers, self._team.mesh.data)
         self._boundary, self.first_step = Boundary(peers), self.place.first_step
         self._reporter.forget()
+        self._audit.begin()
         self.plan += 1
 
     def _change_members(self, order: Order | None, *, lost: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Guard of a replicated model: ranks compare what must be equal, and name what differs.
 
-A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set and the count of optimizer
-steps. Other buffers may differ between steps, because each step starts with those of rank 0.
+A check compares parameters, the buffers of SyncBatchNorm, learning rates and the trainable set. Other buffers may differ
+between steps, because each step starts with those of rank 0.
 """
 
 from __future__ import annotations
