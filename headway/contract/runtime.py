@@ -30,6 +30,7 @@ ENV_SPEEDS = "HEADWAY_SPEEDS"
 """Expected relative speeds of the ranks at the start, by rank, separated by commas; unset for equal speeds."""
 ENV_MESH = "HEADWAY_MESH"  # of a sharded model, see `contract.values.meshes`; unset: all ranks are `fsdp`
 ENV_MIN_DEPTH = "HEADWAY_MIN_DEPTH"  # least share of the layers that a rank computes gradients of; unset: all
+ENV_AUDIT = "HEADWAY_AUDIT"  # `none`: ranks do not compare their replicas
 ENV_REDUNDANCY = "HEADWAY_REDUNDANCY"  # `elastic.redundancy`; unset for `none`
 ENV_CHECKPOINT_URI = "HEADWAY_CHECKPOINT_URI"
 ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
@@ -65,6 +66,8 @@ EXIT_NEVER_RETRY = 78
 KILLED_FOR_MEMORY = "The kernel killed this rank: there was no memory left"
 """Line that an agent adds to a rank's output when the kernel counts an out-of-memory kill for it."""
 CANNOT_REACH = "cannot reach"  # in the error of a rank without a connection: HOST cannot reach HOST:PORT
+REPLICAS_DIFFER = "REPLICAS_DIFFER: "
+"""Beginning of the line by which each rank says what differs between ranks that must be equal; it leaves with `EXIT_RETRY`."""
 STACKS_SIGNAL = signal.SIGURG
 """Signal that makes a rank write its stacks to `stacks_file`. A process without a handler ignores it."""
 

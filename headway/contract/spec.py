@@ -10,9 +10,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -21,6 +18,7 @@ from headway.contract.spec_env import EnvName, EnvText, SecretName, refuse_reser
 from headway.contract.spec_goal import Goal
 from headway.contract.spec_parts import (
     Balance,
+    HungAfter,
     OutputFolder,
     Parallel,
     PartialBackprop,
@@ -196,20 +194,6 @@ class Retry(SpecPart):
     infrastructure: Annotated[int, Field(ge=0, le=1000)] = 3
 
 
-def _one_complaint(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """Replace the union's errors, which come once per alternative under internal names, by one message."""
-    try:
-        return validate(value)
-    except ValidationError as error:
-        raise ValueError("write auto, never, or a duration from 1s to 7d, such as 30m") from error
-
-
-HungAfter = Annotated[
-    Literal["auto", "never"] | Annotated[Seconds, Field(ge=1, le=7 * 86400)], WrapValidator(_one_complaint)
-]
-"""Seconds without a step after which the ranks of a job count as hung."""
-
-
 class JobSpec(SpecPart):
     """One training run, as submitted. `bundle` is the digest of the uploaded `workdir`."""
 
@@ -239,6 +223,8 @@ class JobSpec(SpecPart):
     trackers: Annotated[list[TrackerName], Field(max_length=10)] = Field(default_factory=list)
     """Trackers that receive values of `run.report` besides the service."""
     hung_after: HungAfter = "auto"
+    audit: Literal["replicas", "none"] = "replicas"
+    """`replicas`: ranks with the whole model compare what must be equal, and stop if it differs."""
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     project: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
 
@@ -306,6 +292,11 @@ class JobSpec(SpecPart):
                 "takes as many on all; leave one of them out"
             )
         return self
+
+    @property
+    def audits(self) -> bool:
+        """True if ranks compare their replicas. Devices of two kinds round differently, so theirs are not compared."""
+        return self.audit == "replicas" and not self.elastic.mix
 
     @property
     def environment(self) -> Launch:

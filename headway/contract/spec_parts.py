@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
 
 from headway.contract.values.balance import OFF, BalanceRule
 from headway.contract.values.quantities import Seconds, SizeBytes
@@ -169,6 +179,20 @@ def sizes_between(low: int, high: int, sizes: str | tuple[int, ...], unit: int) 
         sizes = (low, high, *(2**exponent for exponent in range(high.bit_length())))
     found = {size for size in sizes if isinstance(size, int) and low <= size <= high and size % unit == 0}
     return tuple(sorted(found))
+
+
+def _one_complaint(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Replace the union's errors, which come once per alternative under internal names, by one message."""
+    try:
+        return validate(value)
+    except ValidationError as error:
+        raise ValueError("write auto, never, or a duration from 1s to 7d, such as 30m") from error
+
+
+HungAfter = Annotated[
+    Literal["auto", "never"] | Annotated[Seconds, Field(ge=1, le=7 * 86400)], WrapValidator(_one_complaint)
+]
+"""Seconds without a step after which the ranks of a job count as hung."""
 
 
 RESERVED_ENV = frozenset(

@@ -19,6 +19,7 @@ from headway.train.membership.control import Mailbox
 from headway.train.membership.standstill import StandstillWatch
 from headway.train.membership.team import Team
 from headway.train.sharding.template import Parallelize
+from headway.train.state.audit import ReplicaAudit
 from headway.train.state.sync import StateSync
 from headway.train.training import Training
 
@@ -54,6 +55,7 @@ def assemble_training(
         warn("elastic.redundancy has no effect: prepare() got no `parallelize`, so no rank has parts to copy")
     schedule = Schedule(environment.checkpoint_every_s, time.monotonic(), environment.losses_per_h)
     saver = Saver(_checkpoints(environment), schedule, mailbox)
+    has_agent = environment.control is not None
     training = Training(
         replica,
         gradients,
@@ -62,6 +64,7 @@ def assemble_training(
         stop=stop,
         saver=saver,
         state_sync=StateSync(replica, team, saver, mailbox, resharder),
+        audit=ReplicaAudit.of(replica, saver, wanted=environment.audits, has_agent=has_agent),
         began_s=began_s,
     )
     if environment.control is not None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 
-from headway.contract.runtime import BatchChanged, Completed, EpochClosed, Progress, StandsStill
+from headway.contract.runtime import (
+    BatchChanged,
+    Completed,
+    EpochClosed,
+    FirstStep,
+    Progress,
+    StandsStill,
+)
 from headway.train.checkpoint.replica import Audit, Place, Replica
 from headway.train.data.batching import Batching
 from headway.train.data.goal import TrainingGoal
@@ -30,6 +37,11 @@ class Reporter:
         self._mailbox = mailbox
         self._meter = Meter(PROGRESS_EVERY_S)
         self._first_of_generation = False
+
+    def first_step(self, place: Place, replica: Replica, *, live: bool) -> None:
+        """Report the first step of this process, and the changes of members that its model allows."""
+        kind = {"sharded": replica.is_sharded, "replicates": replica.replicates}
+        self._mailbox.send(FirstStep, samples=place.samples, live=live, **kind)
 
     def stepped(self, step_s: float, compute_s: float, *, usual: bool) -> None:
         """Record the time of a step, and the part of it that was not spent waiting for peers. Report the end of a standstill.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NoReturn, TypeAlias
 
 from headway.contract.orders import Order
-from headway.contract.runtime import FirstStep, Ready, Switched
+from headway.contract.runtime import Ready
 from headway.preemption import StopRequest
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
@@ -26,6 +26,7 @@ from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
 from headway.train.progress import StepProgress
 from headway.train.reporting import Reporter
+from headway.train.state.audit import ReplicaAudit
 from headway.train.state.sync import StateSync, leave_for_retry
 from headway.train.streaming import Reading
 
@@ -50,6 +51,7 @@ class Training:
         stop: StopRequest,
         saver: Saver,
         state_sync: StateSync,
+        audit: ReplicaAudit,
         began_s: float,
     ) -> None:
         self.place = Place()
@@ -62,6 +64,7 @@ class Training:
         self._stop = stop
         self._saver = saver
         self._state_sync = state_sync
+        self._audit = audit
         self._departure = Departure(replica, team, saver, mailbox, state_sync)
         self._reporter = Reporter(mailbox)
         self.pace = self._reporter.pace
@@ -197,6 +200,7 @@ class Training:
         while True:
             try:
                 self.place = self._reading.collect(self.peers, self.place)
+                self._audit.at_boundary(self.peers, state_is_used=True)
                 saved = self._saver.save(self._replica, self.place) if self._saves else True
                 outcomes = self.peers.gather(saved)
                 break
@@ -256,9 +260,7 @@ class Training:
         self._ended_s = time.perf_counter()
         if self._steps_taken == 1:
             self._warm_saver()
-            live, replica = self._state_sync.check_live(), self._replica
-            kind = {"sharded": replica.is_sharded, "replicates": replica.replicates}
-            self._mailbox.send(FirstStep, samples=self.place.samples, live=live, **kind)
+            self._reporter.first_step(self.place, self._replica, live=self._state_sync.check_live())
         # A short step at the end of an epoch, or one with an evaluation, does not represent the usual step time.
         usual = len(step.batch) == self.split.global_batch and not self.evaluates
         self._reporter.stepped(self._ended_s - self._began_s, self.gradients.meter.compute_s, usual=usual)
@@ -283,9 +285,11 @@ class Training:
 
     def _carry_out(self, agreement: Agreement) -> None:
         changes = agreement.ordered > self._team.generation
+        used = changes or agreement.request is not BoundaryRequest.CONTINUE
         try:
-            if changes or agreement.request is not BoundaryRequest.CONTINUE:
+            if used:
                 self.place = self._reading.collect(self.peers, self.place)
+            self._audit.at_boundary(self.peers, state_is_used=used)
         except PeersLost:
             self._change_members(None, lost=True)
             return
@@ -316,6 +320,7 @@ class Training:
         self.gradients.replicate(peers, self._team.mesh.data)
         self._boundary, self.first_step = Boundary(peers), self.place.first_step
         self._reporter.forget()
+        self._audit.begin()
         self.plan += 1
 
     def _change_members(self, order: Order | None, *, lost: bool = False) -> None:
@@ -369,14 +374,8 @@ class Training:
         self._saver.generation(peers.generation)
         self._present_progress.show(self.place)
         self._train_with(peers)
-        self._mailbox.send(
-            Switched,
-            samples=self.place.samples,
-            world_size=peers.world_size,
-            pause_s=self._state_sync.pause_s(time.perf_counter() - self._ended_s),
-            lost_steps=int(self._attempted_samples > self.place.samples),
-            sync_bytes=self._state_sync.sync_bytes,
-        )
+        idle_s, lost = time.perf_counter() - self._ended_s, self._attempted_samples > self.place.samples
+        self._state_sync.report_switch(peers, self.place, idle_s, lost_steps=int(lost))
         self._attempted_samples = self.place.samples
         self._reporter.audit(self.place.audited, is_main=peers.is_main)
         self._warm_saver()

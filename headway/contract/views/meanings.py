@@ -112,6 +112,12 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "pairs: check firewalls and `--address`. The job gets other hosts, fewer slots, or waits; a failure counts in "
             "`retry.infrastructure`.",
         ),
+        Reason.REPLICAS_DIFFER: Meaning(
+            "Ranks that train one model held different parameters, learning rates or trainable parameters. Every checkpoint "
+            "is from before the difference.",
+            "The message names what differs on which rank: set it alike on every rank. The job goes on from its last "
+            "checkpoint, and fails if that happens again without another checkpoint. `audit: none` in the job file allows it.",
+        ),
         Reason.RETRY_REQUESTED: Meaning(
             "A rank exited with code 75, which asks for a restart.",
             "Nothing, as long as `retry.infrastructure` allows another restart. The log shows why the "

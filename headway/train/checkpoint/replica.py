@@ -190,6 +190,11 @@ class Replica:
         return [one for one in self.objects if isinstance(one, Optimizer)]
 
     @property
+    def model(self) -> torch.nn.Module:
+        """The model whose gradients are averaged."""
+        return self._models[0]
+
+    @property
     def loose(self) -> list[Stateful]:
         """The objects beside the model and the optimizers."""
         return [one for one in self.objects[1:] if not isinstance(one, Optimizer)]

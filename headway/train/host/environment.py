@@ -70,6 +70,8 @@ class Environment:
     """Smallest share of the layers that a rank back-propagates through; None: all."""
     redundant: bool = False
     """True if the shards of each rank have a copy on another rank."""
+    audits: bool = True
+    """True if ranks compare what must be equal on all of them."""
     trackers: tuple[TrackerName, ...] = ()
     """Trackers that receive reports besides the service."""
     job: Job | None = None
@@ -134,6 +136,7 @@ class Environment:
             mesh=_mesh(env.get(runtime.ENV_MESH, "")),
             min_depth=_share(runtime.ENV_MIN_DEPTH, depth) if depth else None,
             redundant=_redundant(env.get(runtime.ENV_REDUNDANCY) or "none"),
+            audits=_audits(env.get(runtime.ENV_AUDIT) or "replicas"),
             trackers=_trackers(env.get(runtime.ENV_TRACKERS, "")),
             job=_job(env),
         )
@@ -161,6 +164,12 @@ def _redundant(text: str) -> bool:
     if text not in {"none", "neighbour"}:
         raise ValueError(f"{runtime.ENV_REDUNDANCY} is {text!r}; it must be none or neighbour")
     return text == "neighbour"
+
+
+def _audits(text: str) -> bool:
+    if text not in {"none", "replicas"}:
+        raise ValueError(f"{runtime.ENV_AUDIT} is {text!r}; it must be replicas or none")
+    return text == "replicas"
 
 
 def _balance(text: str) -> BalanceRule | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from headway.contract.orders import Order
-from headway.contract.runtime import EXIT_RETRY, Restored
+from headway.contract.runtime import EXIT_RETRY, Restored, Switched
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
 from headway.train.data.batching import Batching
@@ -182,10 +182,17 @@ class StateSync:
         except (PeersLost, ShardMismatch) as error:
             leave_for_retry(f"the shards could not be moved: {error}")
 
-    def pause_s(self, idle_s: float) -> float:
-        """Return the seconds that training was paused; `idle_s` is the time since this rank's last step."""
+    def report_switch(self, peers: Peers, place: Place, idle_s: float, *, lost_steps: int) -> None:
+        """Report that training goes on with these peers; this rank's last step was `idle_s` seconds ago."""
         since_s, self._paused_since_s = self._paused_since_s, None
-        return idle_s if since_s is None else max(0.0, time.time() - since_s)
+        self._mailbox.send(
+            Switched,
+            samples=place.samples,
+            world_size=peers.world_size,
+            pause_s=idle_s if since_s is None else max(0.0, time.time() - since_s),
+            lost_steps=lost_steps,
+            sync_bytes=self.sync_bytes,
+        )
 
     def save_for_successors(self, order: Order, place: Place, idle_s: float) -> None:
         """Save the state for the new members, because no present member stays; leave for a retry on failure.

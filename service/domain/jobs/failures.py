@@ -17,7 +17,7 @@ from headway.contract.runtime import (
 )
 from headway.contract.views.jobs import JobProgress, Reason
 from service.domain.jobs.shell_errors import shell_advice
-from service.domain.jobs.tracebacks import lost_a_peer, never_met, traceback_in
+from service.domain.jobs.tracebacks import lost_a_peer, never_met, traceback_in, what_differs
 
 _TEARDOWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGSEGV})
 """Signals that can kill an interpreter after its work is done, raised in threads of native libraries."""
@@ -115,10 +115,14 @@ def judge(exits: Sequence[RankExit]) -> EndVerdict:
     """Return the verdict on a generation from the ends of all its ranks. Without exits it counts as stopped.
 
     Ranks none of which has an error of its own, but that could not connect to each other, are no error of the script.
+    All ranks leave together once they find that they differ, whatever ends some of them meanwhile.
     """
     apart = [never_met(exit_.log_tail) for exit_ in exits if ending_of(exit_) is not Ending.STOPPED]
     if apart and apart[0] is not None and all(apart):
         return EndVerdict(Ending.INFRASTRUCTURE, Reason.UNREACHABLE, apart[0])
+    asked = [exit_ for exit_ in exits if exit_.exit_code == EXIT_RETRY]
+    if differs := next(filter(None, (what_differs(exit_.log_tail) for exit_ in asked)), None):
+        return EndVerdict(Ending.INFRASTRUCTURE, Reason.REPLICAS_DIFFER, f"the ranks differ: {differs}")
     for ending in _WORST_FIRST:
         found = [exit_ for exit_ in exits if ending_of(exit_) is ending]
         if found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.contract.spec import HungAfter
+from headway.contract.spec_parts import HungAfter
 
 AUTO_HUNG_S = 600.0
 """Time in seconds that most scripts do not exceed between two steps, for an evaluation or a checkpoint.

@@ -23,6 +23,8 @@ ALIKE_FAILURES = KEPT_FAILURES
 """Number of identical failures in a row without progress after which a job is not retried. With the backoff
 between them this takes at least two minutes. A service that the script needs may be away for that long.
 """
+DIFFERING_FAILURES = 2
+"""Number of generations in a row whose ranks differed alike from one checkpoint on, after which a job is not retried."""
 _CAUSED_BY_THE_JOB = frozenset({Reason.USER_ERROR, Reason.OUT_OF_MEMORY, Reason.START_FAILED})
 """Reasons that a job causes itself. A rank that is killed from outside or requests a retry proves nothing
 about the job.
@@ -89,7 +91,7 @@ def poison(failures: Sequence[Failure]) -> str | None:
     """Return the reason that a job must not be retried, whatever retries are left; None if it may be. The
     last failure is the present one.
     """
-    return _takes_nodes_down(failures) or _fails_alike(failures)
+    return _takes_nodes_down(failures) or _differs_again(failures) or _fails_alike(failures)
 
 
 def _takes_nodes_down(failures: Sequence[Failure]) -> str | None:
@@ -104,6 +106,26 @@ def _takes_nodes_down(failures: Sequence[Failure]) -> str | None:
     return (
         f"nodes {', '.join(others)} and {last} were lost in turn, each within {TAKEN_DOWN_WITHIN_S:.0f} s of its "
         "start there; it is not started on another node"
+    )
+
+
+def _differs_again(failures: Sequence[Failure]) -> str | None:
+    last = failures[-1] if failures else None
+    if last is None or last.reason is not Reason.REPLICAS_DIFFER:
+        return None
+    alike = 0
+    for failure in reversed(failures):
+        if (failure.reason, failure.said, failure.checkpoint_samples) != (
+            last.reason,
+            last.said,
+            last.checkpoint_samples,
+        ):
+            break
+        alike += 1
+    if alike < DIFFERING_FAILURES:
+        return None
+    return (
+        "they differed in the same way before, and no checkpoint was saved since; set it alike on every rank"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from headway.contract.runtime import CANNOT_REACH
+from headway.contract.runtime import CANNOT_REACH, REPLICAS_DIFFER
 
 _BEGIN = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
@@ -23,6 +23,9 @@ _NEVER_MET = re.compile(
     rf"\b{CANNOT_REACH} \S+:\d+: |connectFullMesh failed|client socket has (timed out|failed to connect)"
 )
 """Errors of ranks that could not connect to a store or a peer, by the library and by torch."""
+
+_DIFFER = re.compile(rf"headway: {REPLICAS_DIFFER}")
+"""The library's line about ranks that differ, which it writes before it leaves."""
 
 
 def traceback_in(log_tail: Sequence[str]) -> list[str]:
@@ -64,3 +67,9 @@ def never_met(log_tail: Sequence[str]) -> str | None:
     """
     errors = [found[1] for line in log_tail if (found := _ERROR.match(_RANK.sub("", line)))]
     return errors[-1] if errors and _NEVER_MET.search(errors[-1]) is not None else None
+
+
+def what_differs(log_tail: Sequence[str]) -> str | None:
+    """Return what a rank found different between ranks that must be equal; None for any other end."""
+    said = [line.partition(REPLICAS_DIFFER)[2].strip() for line in log_tail if _DIFFER.match(line)]
+    return said[-1] if said else None

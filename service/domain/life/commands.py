@@ -113,6 +113,8 @@ def _about(spec: JobSpec) -> dict[str, str]:
         about[runtime.ENV_TRACKERS] = ",".join(spec.trackers)
     if spec.elastic.min_depth is not None:
         about[runtime.ENV_MIN_DEPTH] = str(spec.elastic.min_depth)
+    if not spec.audits:
+        about[runtime.ENV_AUDIT] = "none"
     if spec.elastic.redundant:
         about[runtime.ENV_REDUNDANCY] = spec.elastic.redundancy
     return about

@@ -49,7 +49,8 @@ def rank_ended(life: Life, who: Born, exit_: RankExit) -> Life:
         finished = job.switching is not None and has_finished(crew, life.loaded_footprint.exits)
         return dismiss_newcomers(life) if finished else life
     failed = verdict.ending is not Ending.STOPPED and not is_loss(exit_)
-    if failed and _survives(job) and newcomers_beside(life, who):
+    differs = verdict.reason is Reason.REPLICAS_DIFFER  # all ranks leave
+    if failed and not differs and _survives(job) and newcomers_beside(life, who):
         return survive_newcomers(life, who, reason=verdict.reason, why=f"a new rank failed: {said}")
     if is_loss(exit_) and _survives(job):
         message = f"rank {exit_.rank} {how_it_ended(exit_)}"

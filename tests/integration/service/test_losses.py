@@ -274,6 +274,28 @@ async def test_a_script_that_fails_fails_its_job(cast: Cast) -> None:
     assert "ValueError" in job.message
 
 
+async def test_ranks_that_differ_start_again_once_and_then_fail_their_job(cast: Cast) -> None:
+    tail = ["headway: REPLICAS_DIFFER: 1.bias differs on rank 1"]
+    await cast.join(alpha=2)
+    await cast.begin(1)
+    await cast.resize(2)
+    await cast.ready((2, 1))
+    await cast.switch(2)
+    for who in ((2, 1), (1, 0)):
+        await cast.die(who, exit_code=75, log_tail=tail)
+    job = await cast.job()
+    assert (job.state, job.reason, job.size) == (JobState.RECOVERING, Reason.REPLICAS_DIFFER, 0)
+    assert "1.bias differs on rank 1; retry 1 of 3" in job.message
+    await cast.turn()
+    assert (await cast.job()).attempt == 2
+    last = (await cast.job()).generation
+    for number in (0, 1):
+        await cast.die((last, number), exit_code=75, log_tail=tail)
+    job = await cast.job()
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.REPLICAS_DIFFER)
+    assert "1.bias differs on rank 1; they differed in the same way before" in job.message
+
+
 async def test_a_script_that_fails_while_newcomers_prepare(cast: Cast) -> None:
     await cast.join(alpha=2)
     await cast.begin(1)

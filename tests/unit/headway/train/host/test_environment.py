@@ -36,6 +36,7 @@ def test_a_rank_of_a_job() -> None:
             "HEADWAY_SPEEDS": "4,4,1,1",
             "HEADWAY_MESH": "fsdp=2,tp=2",
             "HEADWAY_REDUNDANCY": "neighbour",
+            "HEADWAY_AUDIT": "none",
             "HEADWAY_JOINS": "1",
             "MASTER_ADDR": "10.0.0.7",
             "MASTER_PORT": "29500",
@@ -63,6 +64,7 @@ def test_a_rank_of_a_job() -> None:
         speeds=(4.0, 4.0, 1.0, 1.0),
         mesh=MeshShape(fsdp=2, tp=2),
         redundant=True,
+        audits=False,
         joins=True,
         store="10.0.0.7:29500",
     )
@@ -97,6 +99,7 @@ def test_a_rank_of_a_job() -> None:
         ("HEADWAY_MAX_LOCAL_BATCH", "1.5"),
         ("HEADWAY_LR_RULE", "cubic"),
         ("HEADWAY_REDUNDANCY", "everyone"),
+        ("HEADWAY_AUDIT", "everything"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name: str, value: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -101,6 +102,17 @@ def test_nodes_are_not_held_against_a_job_that_ran_trained_or_failed_otherwise(
     harmless: list[Failure],
 ) -> None:
     assert poison(harmless) is None
+
+
+def test_ranks_that_differ_alike_from_one_checkpoint_on_are_not_started_again() -> None:
+    first, second = [
+        failure(Reason.REPLICAS_DIFFER, samples=at_, checkpoint_samples=80) for at_ in (160, 120)
+    ]
+    assert poison([first]) is None
+    assert poison([first, second]) is not None
+    assert poison([first, failure(samples=90, checkpoint_samples=80), second]) is None
+    assert poison([first, replace(second, said="another parameter")]) is None
+    assert poison([first, replace(second, checkpoint_samples=90)]) is None
 
 
 @pytest.mark.parametrize("reason", [Reason.USER_ERROR, Reason.OUT_OF_MEMORY, Reason.START_FAILED])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.contract.runtime import EXIT_RETRY
 from headway.contract.views.jobs import Reason
 from service.domain.jobs.failures import Ending, RankExit, judge
 from service.domain.jobs.tracebacks import lost_a_peer, traceback_in
@@ -109,6 +110,18 @@ def test_ranks_that_cannot_reach_each_other_are_no_error_of_the_script() -> None
 )
 def test_another_cause_outweighs_that_peers_cannot_be_reached(other: RankExit, reason: Reason) -> None:
     assert judge([rank(0, *APART), other]).reason is reason
+
+
+def test_ranks_that_differ_are_judged_by_what_they_say() -> None:
+    said = ("epoch 1", "headway: REPLICAS_DIFFER: 1.bias differs on rank 1")
+    differ = replace(rank(0, *said), exit_code=EXIT_RETRY)
+    killed = replace(rank(1), exit_code=None, signal=9)
+    for exits in ([differ], [killed, differ]):
+        verdict = judge(exits)
+        assert (verdict.ending, verdict.reason) == (Ending.INFRASTRUCTURE, Reason.REPLICAS_DIFFER)
+        assert verdict.message == "the ranks differ: 1.bias differs on rank 1"
+    assert judge([rank(0, *said)]).reason is Reason.USER_ERROR, "a script may print the line"
+    assert judge([replace(differ, log_tail=("epoch 1",))]).reason is Reason.RETRY_REQUESTED
 
 
 def test_the_whole_chain_of_exceptions_is_found() -> None:

@@ -168,6 +168,17 @@ def test_by_default_ranks_choose_their_own_checkpoints_and_trackers() -> None:
     assert not {runtime.ENV_TRACKERS, runtime.ENV_REDUNDANCY} & run.env.keys()
 
 
+@pytest.mark.parametrize(
+    ("spec", "sent"),
+    [({}, None), ({"audit": "none"}, "none"), ({"elastic": {"max": 2, "mix": ["cpu", "t4"]}}, "none")],
+)
+def test_ranks_compare_their_replicas_unless_that_is_off_or_devices_are_of_two_kinds(
+    spec: dict[str, object], sent: str | None
+) -> None:
+    run = run_at(starting(**spec), "n0")  # type: ignore[arg-type]
+    assert run.env.get(runtime.ENV_AUDIT) == sent
+
+
 def test_a_command_continues_the_trace_of_its_job() -> None:
     cluster = waiting()
     alter(cluster, traceparent=ROOT)

@@ -1,0 +1,66 @@
+"""The audit of replicas at step boundaries: unequal ranks end before a checkpoint or another rank takes their state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from headway.contract.runtime import EXIT_RETRY, REPLICAS_DIFFER
+from headway.errors import HeadwayError
+from headway.train.checkpoint.replica import Replica
+from headway.train.checkpoint.saving import Saver
+from headway.train.host.output import warn
+from headway.train.membership.peers import Peers
+from headway.train.state.guard import ReplicaGuard
+from headway.train.state.sync import leave
+
+
+class ReplicasDiffer(HeadwayError):
+    """Raised when ranks that train one model hold different ones, and no agent can start them again."""
+
+    code = "REPLICAS_DIFFER"
+
+
+class ReplicaAudit:
+    """The audit of a replicated model. `guard` None: nothing is compared. `has_agent`: an agent starts the job again."""
+
+    def __init__(self, guard: ReplicaGuard | None, saver: Saver, *, has_agent: bool) -> None:
+        self._guard = guard
+        self._saver = saver
+        self._has_agent = has_agent
+
+    @classmethod
+    def of(cls, replica: Replica, saver: Saver, *, wanted: bool, has_agent: bool) -> ReplicaAudit:
+        """Return the audit of a replica's model; ranks with parts of a model have nothing to compare."""
+        compares = wanted and not replica.is_sharded
+        guard = ReplicaGuard(replica.model, replica.optimizers) if compares else None
+        return cls(guard, saver, has_agent=has_agent)
+
+    def begin(self) -> None:
+        """Compare at the next boundary, the first of a generation."""
+        if self._guard is not None:
+            self._guard.begin()
+
+    def at_boundary(self, peers: Peers, *, state_is_used: bool = False) -> None:
+        """Compare the ranks if that is due, or if a checkpoint, a membership change or the result uses their state.
+
+        If they differ, the process ends with a request for a restart, as that of every other rank does.
+
+        Raises:
+            PeersLost: a peer is gone.
+            ReplicasDiffer: the ranks differ, and no agent can start them again.
+        """
+        if self._guard is None or peers.world_size == 1:
+            return
+        if (self._guard.due() or state_is_used) and (found := self._guard.differing(peers)):
+            self._end(found)
+
+    def _end(self, found: Sequence[str]) -> NoReturn:
+        self._saver.finish()  # a checkpoint in progress is from before the difference
+        sentence = f"{REPLICAS_DIFFER}{'; '.join(found)}"
+        if not self._has_agent:
+            raise ReplicasDiffer(
+                f"{sentence}.", "Give every rank equal values, or set HEADWAY_AUDIT=none if that is meant."
+            )
+        warn(sentence)
+        leave(EXIT_RETRY)

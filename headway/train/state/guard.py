@@ -1,0 +1,155 @@
+"""Guard of a replicated model: ranks compare what must be equal, and name what differs.
+
+A check compares parameters, the buffers of SyncBatchNorm, learning rates and the trainable set. Other buffers may differ
+between steps, because each step starts with those of rank 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+import struct
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from headway.train.membership.peers import Peers
+
+Value = TypeVar("Value")
+
+COST_SHARE = 0.001
+"""Largest share of the training time that periodic checks take."""
+_NAMED = 3
+"""Number of differences that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReading:
+    """The values of one rank that must be equal on all ranks, by name."""
+
+    sums: dict[str, int]
+    rates: dict[str, float]
+    trainable: dict[str, bool]
+
+    @property
+    def digest(self) -> int:
+        """A number that is equal for equal readings; NaN equals NaN."""
+        rates = [(name, struct.pack("<d", rate)) for name, rate in self.rates.items()]
+        text = repr((list(self.sums.items()), rates, list(self.trainable.items())))
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+def differences(readings: Sequence[ReplicaReading]) -> list[str]:
+    """Return a text for each value that differs between ranks: rates and trainable sets first, as causes of the rest."""
+    found = []
+    for name, rates in _by_rank([one.rates for one in readings]).items():
+        if len({repr(rate) for rate in rates}) > 1:
+            each = ", ".join(f"{rate} on rank {rank}" for rank, rate in enumerate(rates))
+            found.append(f"learning rate {name} is {each}")
+    for name, trained in _by_rank([one.trainable for one in readings]).items():
+        if len(set(trained)) > 1:
+            ranks = [rank for rank, one in enumerate(trained) if one]
+            found.append(f"{name} requires a gradient only on {_ranks(ranks)}")
+    for name, sums in _by_rank([one.sums for one in readings]).items():
+        usual = Counter(sums).most_common(1)[0][0]
+        if others := [rank for rank, one in enumerate(sums) if one != usual]:
+            found.append(f"{name} differs on {_ranks(others)}")
+    return found
+
+
+def interval_steps(cost_s: float, trained_s: float, step_s: float) -> int:
+    """Return the steps until checks that took `cost_s` in all are at most their share of the time, `trained_s` so far."""
+    missing_s = cost_s / COST_SHARE - trained_s
+    return max(1, math.ceil(missing_s / step_s)) if step_s > 0.0 else 1
+
+
+def read_replica(model: nn.Module, optimizers: Sequence[Optimizer]) -> ReplicaReading:
+    """Return this rank's values. Waits for the device once."""
+    tensors: dict[str, torch.Tensor] = dict(model.named_parameters())
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            tensors |= {f"{prefix}.{name}": one for name, one in module.named_buffers(recurse=False)}
+    sums = [_sum(one) for one in tensors.values()]
+    values = torch.stack(sums).tolist() if sums else []
+    rates = {
+        f"{number}.{index}": float(group["lr"])
+        for number, one in enumerate(optimizers)
+        for index, group in enumerate(one.param_groups)
+        if "lr" in group
+    }
+    trainable = {name: one.requires_grad for name, one in model.named_parameters()}
+    return ReplicaReading(dict(zip(tensors, values, strict=True)), rates, trainable)
+
+
+class ReplicaGuard:
+    """The checks of this rank with its peers. Every rank calls `due` and `differing` at the same boundaries."""
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        self._model = model
+        self._optimizers = optimizers
+        self._began_s = self._checked_s = time.perf_counter()
+        self._cost_s = 0.0
+        self._steps = self._checked_step = 0
+        self._next_step = 1
+
+    def begin(self) -> None:
+        """Check after the next step, the first of a generation."""
+        self._began_s = self._checked_s = time.perf_counter()
+        self._cost_s, self._steps, self._checked_step, self._next_step = 0.0, 0, 0, 1
+
+    def due(self) -> bool:
+        """Count a step, and return True if a check follows it."""
+        self._steps += 1
+        return self._steps >= self._next_step
+
+    def differing(self, peers: Peers) -> list[str]:
+        """Compare this rank's values with those of its peers, and return what differs: the same on every rank.
+
+        Raises:
+            PeersLost: a peer is gone.
+        """
+        began_s = time.perf_counter()
+        step_s = (began_s - self._checked_s) / max(1, self._steps - self._checked_step)
+        mine = read_replica(self._model, self._optimizers)
+        times_us = [round(one * 1e6) for one in (self._cost_s, began_s - self._began_s, step_s)]
+        read_us = round((time.perf_counter() - began_s) * 1e6)
+        gathered = peers.gather(mine.digest, read_us, *times_us)
+        costs, trained, steps = (max(column) / 1e6 for column in list(zip(*gathered, strict=True))[2:])
+        read_s = max(one[1] for one in gathered) / 1e6
+        self._cost_s = costs + read_s
+        self._checked_s, self._checked_step = time.perf_counter(), self._steps
+        self._next_step = self._steps + interval_steps(self._cost_s, trained, steps)
+        if len({digest for digest, *_ in gathered}) == 1:
+            return []
+        packed = pickle.dumps(mine)
+        every = [pickle.loads(peers.bytes_from(rank, packed)) for rank in range(peers.world_size)]  # noqa: S301  # from peers of the job
+        return differences(every)[:_NAMED]
+
+
+def _by_rank(values: Sequence[dict[str, Value]]) -> dict[str, list[Value | None]]:
+    names = dict.fromkeys(name for one in values for name in one)
+    return {name: [one.get(name) for one in values] for name in names}
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the tensor's words modulo 2^64, on its device."""
+    values = tensor.detach().contiguous().view(-1)
+    if values.is_complex():
+        values = torch.view_as_real(values).view(-1)
+    whole = values.nbytes % 8 == 0 and values.storage_offset() * values.element_size() % 8 == 0
+    words = values.view(torch.int64 if whole else _WORDS[values.element_size()])
+    return words.sum(dtype=torch.int64)
+
+
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -1,0 +1,39 @@
+"""A model of two layers whose ranks come apart while several train it: by noise in one bias, or by their learning rates."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from faults import Faults
+from torch.utils.data import TensorDataset
+
+import headway
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--apart", choices=["noise", "rate"])
+parser.add_argument("--from-step", type=int, default=0, help="first step that sets the ranks apart")
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--result", type=Path, required=True)
+options = parser.parse_args()
+
+run = headway.init(timeout_s=30)
+torch.manual_seed(3)
+inputs = torch.randn(40, 4)
+model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 1))
+wrapped, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+data = run.loader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), global_batch=8, seed=7)
+faults = Faults(run)
+for step in run.train_steps(options.steps):
+    faults.in_body()
+    for batch, target in data:
+        ((wrapped(batch) - target) ** 2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step >= options.from_step and options.apart == "noise":
+        with torch.no_grad():
+            model[1].bias.add_(1e-3 * run.rank)
+    if step >= options.from_step and options.apart == "rate":
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + run.rank)
+torch.save(model.state_dict(), options.result / f"{run.rank}-of-{run.world_size}.pt")

@@ -1,0 +1,64 @@
+"""The guard of replicas: what it reads, how it names a difference, and how often it checks."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from headway.train.state.guard import COST_SHARE, ReplicaReading, differences, interval_steps, read_replica
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))
+
+
+def _read(model: nn.Module, rate: float = 0.1) -> ReplicaReading:
+    return read_replica(model, [torch.optim.SGD(model.parameters(), lr=rate)])
+
+
+def test_readings_of_equal_replicas_are_equal() -> None:
+    assert _read(_model()).digest == _read(_model()).digest
+    assert differences([_read(_model()), _read(_model())]) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_reading_with_one_changed_element_names_parameter_and_rank(dtype: torch.dtype) -> None:
+    mine, theirs = _model().to(dtype), _model().to(dtype)
+    with torch.no_grad():
+        list(theirs.parameters())[2][0, 3] += 0.25
+    every = [_read(mine), _read(mine), _read(theirs)]
+    assert every[0].digest != every[2].digest
+    assert differences(every) == ["1.weight differs on rank 2"]
+
+
+def test_differing_rates_are_named_with_both_values_before_their_weights() -> None:
+    mine, theirs = _model(), _model()
+    with torch.no_grad():
+        theirs[1].bias += 1.0
+    assert differences([_read(mine, 0.1), _read(theirs, 0.05)]) == [
+        "learning rate 0.0 is 0.1 on rank 0, 0.05 on rank 1",
+        "1.bias differs on rank 1",
+    ]
+
+
+def test_parameter_unfrozen_on_one_rank_is_named() -> None:
+    mine, theirs = _model(), _model()
+    mine[0].bias.requires_grad = False
+    assert differences([_read(mine), _read(theirs)]) == ["0.bias requires a gradient only on rank 1"]
+
+
+def test_equal_rates_that_are_not_numbers_do_not_differ() -> None:
+    assert differences([_read(_model(), math.nan)] * 2) == []
+    assert _read(_model(), math.nan).digest == _read(_model(), math.nan).digest
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "trained_s", "step_s"), [(0.001, 0.02, 0.003), (0.01, 0.0, 0.05), (0.5, 600.0, 2.0)]
+)
+def test_interval_keeps_checks_within_their_share(cost_s: float, trained_s: float, step_s: float) -> None:
+    steps = interval_steps(cost_s, trained_s, step_s)
+    assert steps >= 1
+    assert cost_s <= COST_SHARE * (trained_s + steps * step_s) * (1 + 1e-9)
+    assert steps == 1 or cost_s > COST_SHARE * (trained_s + (steps - 1) * step_s) * (1 - 1e-9)
