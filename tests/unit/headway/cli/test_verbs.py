@@ -86,6 +86,16 @@ def test_submit_warns_of_a_job_that_cannot_start(
     assert "headway logs -f digits" in result.stdout
 
 
+def test_submit_warns_of_what_yaml_and_shells_change(service: StubService, job_file: str):
+    Path(job_file).write_text("name: digits\nrun: python a.py --tag #42 --lr 1\nenv: {DATA: ~/data}\n")
+    service.on("POST /api/v1/jobs", ok(job_view(JobState.PENDING), 201))
+    result = run(service, "submit", job_file)
+    assert result.exit_code == 0
+    comment, home = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert "`#42 --lr 1`" in comment
+    assert "env.DATA" in home
+
+
 def test_submit_of_a_wrong_file_sends_nothing(service: StubService, tmp_path: Path):
     (tmp_path / "job.yaml").write_text("name: digits\nrunn: x\n")
     result = run(service, "submit", str(tmp_path / "job.yaml"))
