@@ -36,6 +36,7 @@ from headway.train.gradients.module import ElasticModule
 from headway.train.gradients.partial import PartialBackward
 from headway.train.gradients.probe import NoiseProbe
 from headway.train.gradients.stages import PipelinePlace
+from headway.train.gradients.unused import NOTHING, UnusedParameters, refuse_misuse
 from headway.train.host.output import warn
 from headway.train.membership.meeting import PeersLost
 from headway.train.membership.peers import Peers
@@ -97,6 +98,7 @@ class Gradients:
         self._hooks: list[Any] = []
         self._min_depth = min_depth
         self._partial: PartialBackward | None = None
+        self._unused: UnusedParameters | None = None
         self.adopt(model)
         self._weight_without_peers()
 
@@ -132,6 +134,7 @@ class Gradients:
         )
         # torch reads the hook's annotations, and accepts none or its own class, but not the class's name.
         self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
+        self._unused = UnusedParameters(self._parameters)
         if self._min_depth is not None:
             self._partial = PartialBackward(self.model.module, self._min_depth, peers)
         self.model.set_forward(self._forward)
@@ -141,7 +144,9 @@ class Gradients:
         self.model.set_forward(None)
         if self._partial is not None:
             self._partial.close()
-        self._ddp = self._peers = self._partial = None  # removes its hooks from the parameters
+        if self._unused is not None:
+            self._unused.close()
+        self._ddp = self._peers = self._partial = self._unused = None  # removes its hooks from the parameters
         while self._hooks:
             self._hooks.pop().remove()
         self.drop()
@@ -271,18 +276,26 @@ class Gradients:
                 if self._fresh and self._buffers:
                     dist._broadcast_coalesced(dist.group.WORLD, self._buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001  # as DDP does
                 self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
-            except RuntimeError:
+            except RuntimeError as error:
+                refuse_misuse(error)
                 self.broken = True
             self._fresh = False
         if self.broken:
             return self.model.module(*args, **kwargs)
-        if self._partial is None or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return self._ddp(*args, **kwargs)
         try:
-            return self._partial.forward(self._ddp, args, kwargs)
+            output = (
+                self._ddp(*args, **kwargs)
+                if self._partial is None
+                else self._partial.forward(self._ddp, args, kwargs)
+            )
         except PeersLost:
             self.broken = True
             return self.model.module(*args, **kwargs)
+        if self._unused is None or self.accumulating:
+            return output
+        return self._unused.await_backward(output)
 
     def _scale(self, factor: float) -> None:
         for parameter in self._parameters:
@@ -311,7 +324,7 @@ class Gradients:
             source = partial.source(bucket.parameters())
             partial.weigh(bucket.gradients(), bucket.parameters(), self._samples)
         elif self._weight == 0.0:
-            gradient.zero_()  # multiplication by 0 would keep a NaN
+            gradient.fill_(NOTHING)  # multiplication by 0 would keep a NaN
         else:
             gradient.mul_(self._weight)
         if self.probe is not None:
