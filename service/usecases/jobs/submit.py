@@ -15,6 +15,7 @@ from headway.contract.views.forecasts import DeadlineOutlook
 from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.identity.access import Principal
 from service.domain.jobs.job import Job
+from service.domain.jobs.launchers import launcher_warning
 from service.domain.perf.goal_target import target_of
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
 from service.usecases.identity.secrets import check_secrets, credentials_in
@@ -147,7 +148,8 @@ def _hints(spec: JobSpec) -> list[str]:
     """Return suggestions for a better job file."""
     found = credentials_in(spec.env)
     hint = f"env {', '.join(found)} looks like a credential, which everyone who sees the job can read: store it as a secret"
-    return [f"{hint} (headway secret set)"] if found else []
+    hints = [f"{hint} (headway secret set)"] if found else []
+    return hints if (warning := launcher_warning(spec)) is None else [*hints, warning]
 
 
 async def check_devices(tx: Transaction, spec: JobSpec) -> None:
