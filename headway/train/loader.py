@@ -66,7 +66,10 @@ class Loader(BatchSource):
             collate_fn=self._collate_fn,
             pin_memory=self._device.type == "cuda",
             # A separate generator: the script's random numbers must not depend on the number of restarts.
-            generator=torch.Generator().manual_seed(self.seed + epoch),
+            generator=torch.Generator().manual_seed(
+                # Ranks with the same samples draw the same. A restart within the epoch draws anew.
+                seed_of(self.seed, epoch, self._training.split.rank, self._training.place.position.samples)
+            ),
         )
 
     def batches(self) -> Iterator[Any]:
@@ -77,6 +80,12 @@ class Loader(BatchSource):
     def ledger_of(self, positions: range) -> Ledger:
         """Return the ledger of the indices at these positions in the epoch's order."""
         return Ledger().add(self._indices[positions.start : positions.stop])
+
+
+def seed_of(*numbers: int) -> int:
+    """Return a seed below 2**63 that depends on each number and on their order."""
+    mixed = np.random.SeedSequence([number % 2**64 for number in numbers])
+    return int(mixed.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class _Remaining:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from headway.train.checkpoint.replica import Place
 from headway.train.data.batching import Batching
-from headway.train.data.boundary import Agreement, BoundaryRequest, Statement
+from headway.train.data.boundary import ACCUMULATE, Agreement, BoundaryRequest, Statement
 from headway.train.data.goal import Gain, TrainingGoal, gain_of
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Step
 from headway.train.gradients.averaging import Gradients
+from headway.train.host.output import warn
 
 
 class StepProgress:
@@ -22,6 +23,8 @@ class StepProgress:
         self._goal = goal
         self._batching = batching
         self._gradients = gradients
+        self._stepped = False
+        self._named = False  # a batch without a step
 
     def begin(self, place: Place, step: Step) -> None:
         """Begin a step at `place`."""
@@ -35,7 +38,9 @@ class StepProgress:
         """
         probe, compute_s = self._gradients.probe, self._gradients.meter.compute_s
         said = Statement(
-            *(request, ordered, mine.count, mine.total, mine.squares, compute_s), efficiency=self.efficiency
+            *(request, ordered, mine.count, mine.total, mine.squares, compute_s),
+            efficiency=self.efficiency,
+            stepped=int(self._stepped),
         )
         if probe is None:
             return said
@@ -47,6 +52,14 @@ class StepProgress:
 
         Without an agreement, because a peer was lost, the next synchronisation makes the ranks equal.
         """
+        self._stepped = self._gradients.stepped
+        if not (self._stepped or self._named) and self._batching.split.rank == 0 and not self._is_scaled:
+            self._named = True
+            warn(
+                f"the batch at sample {place.position.samples} of epoch {place.position.epoch} ended without "
+                "optimizer.step(); its samples count as trained, but a change of size loses gradients that the script "
+                f"accumulates over batches: {ACCUMULATE}"
+            )
         efficiency = self.efficiency if agreement is None else agreement.efficiency
         return self.show(self._after(place, step, trained, efficiency))
 
@@ -67,6 +80,11 @@ class StepProgress:
         """Return True if training has reached its end before that of the epoch's data."""
         length = self._goal.dataset_samples
         return self.finished(place) and (length is None or 0 < place.position.samples < length)
+
+    @property
+    def _is_scaled(self) -> bool:
+        """True with a `GradScaler`, which skips the steps whose gradients overflow."""
+        return self._gradients.loss_scale() != 1.0
 
     def _after(self, place: Place, step: Step, trained: Ledger, efficiency: float) -> Place:
         gain: Gain = gain_of(step.batch, self._batching.bounds.global_batch, efficiency)

@@ -19,9 +19,10 @@ from headway.train.assembly import assemble_training
 from headway.train.checkpoint.replica import Place, Stateful
 from headway.train.collectives.registry import make_backend
 from headway.train.data.goal import TrainingGoal, Until, ends_by_progress
-from headway.train.gradients.averaging import Gradients, step_once_per_batch
+from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.scaler import ScalerOncePerBatch
 from headway.train.gradients.schedule import OncePerBatch
+from headway.train.gradients.stepping import step_once_per_batch
 from headway.train.host.environment import Environment
 from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.membership.team import Team

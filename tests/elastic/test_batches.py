@@ -185,3 +185,24 @@ def test_a_start_from_a_checkpoint_keeps_the_batch(adaptive: Callable[..., Live]
     assert restored.samples == stopped.messages(Checkpointed)[-1].samples
     assert {one.global_batch for one in again.messages(Progress)} <= {24}
     assert_counts(live.job.folder, 2, [(0, BATCH, 1.0), change])
+
+
+def test_workers_of_all_ranks_draw_different_numbers(job: Callable[..., Job]) -> None:
+    trained = job("augmented.py").run(2)
+    assert codes(trained) == [0, 0], trained.output()
+    drawn = [line for line in trained.output().splitlines() if line.startswith("drawn ")]
+    assert len(drawn) == 32 * 3
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_ranks_that_step_together_in_their_own_rhythm_are_told_once(job: Callable[..., Job]) -> None:
+    trained = job("skipping.py", "--every", 2).run(2)
+    assert codes(trained) == [0, 0], trained.output()
+    assert trained.output().count("ended without optimizer.step()") == 1
+
+
+def test_ranks_that_disagree_on_stepping_stop_with_the_reason(job: Callable[..., Job]) -> None:
+    trained = job("skipping.py", "--every", 2, "--apart").run(2)
+    assert 1 in codes(trained), trained.output()
+    assert "the ranks disagree on stepping" in trained.output()
+    assert "use max_local_batch" in trained.output()

@@ -49,6 +49,8 @@ def featured(job: Callable[..., Job]) -> Callable[..., Job]:
         ("ema", EXACT),
         ("optimizers", EXACT),
         ("checkpointing", EXACT),
+        ("unused", EXACT),
+        ("branches", EXACT),
         ("bf16", HALF),
         ("scaler", HALF),
         ("compile", EXACT),

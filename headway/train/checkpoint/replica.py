@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from headway.train.checkpoint.staging import is_sharded, join, shard_bytes, split
+from headway.train.checkpoint.staging import UnreadableValue, is_sharded, join, shard_bytes, split
 from headway.train.data.goal import Gain
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
@@ -223,10 +223,13 @@ class Replica:
             try:
                 join(*split(one.state_dict()))
             except TypeError as error:
-                raise TypeError(
-                    f"the state of {kind_of(one)} cannot be kept in a checkpoint; make its state_dict() "
-                    f"of tensors, numbers, text, lists and dictionaries only ({error})"
-                ) from error
+                raise _unkept(one, str(error)) from error
+
+    def explained(self, error: UnreadableValue) -> TypeError:
+        """Return an error that names the object, for one that names the path in what `state` returned."""
+        _, _, path = error.path.partition(".")
+        number, _, key = path.partition(".")
+        return _unkept(self.objects[int(number)], f"{key} {error.why}") if number.isdigit() else error
 
     def state(self, place: Place) -> dict[str, Any]:
         """Return the contents of a checkpoint. Its tensors are the live ones."""
@@ -296,6 +299,13 @@ class Replica:
             one.load_state_dict({name: value for name, value in state.items() if name in own})
         else:
             one.load_state_dict(state)
+
+
+def _unkept(one: Stateful, why: str) -> TypeError:
+    return TypeError(
+        f"the state of {kind_of(one)} cannot be kept in a checkpoint; make its state_dict() "
+        f"of tensors, numbers, text, lists and dictionaries only ({why})"
+    )
 
 
 def _of_stage(state: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str, Any]:

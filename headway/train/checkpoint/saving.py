@@ -9,6 +9,7 @@ from torch.distributed import ProcessGroup
 
 from headway.contract.runtime import Checkpointed, CheckpointFailed
 from headway.train.checkpoint.replica import Place, Replica, random_state, set_random_state
+from headway.train.checkpoint.staging import UnreadableValue
 from headway.train.checkpoint.store import Checkpoints, Failed, Saved, Schedule
 from headway.train.data.position import Position
 from headway.train.host.output import warn
@@ -93,17 +94,24 @@ class Saver:
         return self._schedule.due(now)
 
     def begin(self, replica: Replica, place: Place, rank_alone: int | None = None) -> None:
-        """Start a save. Training pauses only while the state is copied."""
+        """Start a save. Training pauses only while the state is copied.
+
+        Raises:
+            TypeError: the state holds a value that could not be read back.
+        """
         assert self._checkpoints is not None
         began = time.monotonic()
-        self._checkpoints.begin(
-            _contents(replica, place),
-            place.position,
-            samples=place.samples,
-            group=self.group,
-            stages=replica.stages if self.group is not None else 1,
-            rank_alone=rank_alone,
-        )
+        try:
+            self._checkpoints.begin(
+                _contents(replica, place),
+                place.position,
+                samples=place.samples,
+                group=self.group,
+                stages=replica.stages if self.group is not None else 1,
+                rank_alone=rank_alone,
+            )
+        except UnreadableValue as error:
+            raise replica.explained(error) from error
         self._schedule.saved(time.monotonic(), time.monotonic() - began)
 
     def report_ended(self) -> None:

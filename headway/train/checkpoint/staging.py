@@ -3,7 +3,8 @@
     split({"model": {"weight": tensor}, "epoch": 3}) -> (tree, {"model.weight": tensor})
 
 The tree is bytes: the nested state with the tensors' names in place of the tensors. It is read with
-`weights_only`, so reading a checkpoint never runs code.
+`weights_only`, so reading a checkpoint never runs code. Therefore numpy's scalars are stored as numbers, and `split`
+refuses every value that could not be read in this way.
 """
 
 from __future__ import annotations
@@ -17,27 +18,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
+import numpy as np
 import torch
 
 _Node = tuple[Any, ...]
 _Pair = tuple[torch.Tensor, torch.Tensor]
 _LARGE_BYTES = 32 * 2**20
 _COPIERS = min(4, os.cpu_count() or 1)
+_READABLE = {type(None), bool, int, float, str, bytes, torch.Size, torch.dtype, torch.device}
+"""Types whose values can be read without running code. A value of another type has to be tried."""
+
+
+class UnreadableValue(TypeError):
+    """Raised for a state with a value, at `path`, that could not be read back."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path or 'the state'} {why}")
+        self.path = path
+        self.why = why
 
 
 def split(state: Any) -> tuple[bytes, dict[str, torch.Tensor]]:
     """Return the tree of a state, and its tensors by their paths. Tensors are not copied.
 
     Raises:
-        TypeError: the state holds an object that only code can read back, or a tensor that is not dense.
+        UnreadableValue: the state holds an object that only code can read back, or a tensor that is not dense.
     """
     tensors: dict[str, torch.Tensor] = {}
     buffer = io.BytesIO()
-    node = _encode(state, "", tensors)
-    try:
-        torch.save(node, buffer)
-    except (pickle.PickleError, TypeError, AttributeError) as error:
-        raise TypeError(f"a state holds an object that cannot be saved ({error})") from error
+    torch.save(_encode(state, "", tensors), buffer)
     return buffer.getvalue(), tensors
 
 
@@ -133,24 +142,52 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> _Node:
     """Return `value` as (kind, contents), with names in place of tensors."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
-            raise TypeError(f"{path or 'the state'} is not a dense tensor; make it one in state_dict()")
+            raise UnreadableValue(path, "is not a dense tensor; make it one in state_dict()")
         name = path if path not in tensors else f"{path}~{len(tensors)}"
         tensors[name] = value.detach()
         return ("tensor", name)
-    before = len(tensors)
-    node: _Node | None = None
     if type(value) in {dict, OrderedDict}:
-        items = [(key, _encode(one, _child_path(path, key), tensors)) for key, one in value.items()]
+        items = [
+            (_plain(key, path), _encode(one, _child_path(path, key), tensors)) for key, one in value.items()
+        ]
         # Metadata of nn.Module.state_dict(): the versions of the modules.
-        node = (
-            ("ordered", items, getattr(value, "_metadata", None))
-            if type(value) is OrderedDict
-            else ("dict", items)
-        )
-    elif type(value) in {list, tuple}:
+        metadata = _plain(getattr(value, "_metadata", None), path)
+        changed = any(key is not before for (key, _), before in zip(items, value, strict=True))
+        if changed or not _are_as_they_were([node for _, node in items], value.values()):
+            return ("ordered", items, metadata) if type(value) is OrderedDict else ("dict", items)
+        return ("value", value)
+    if type(value) in {list, tuple}:
         parts = [_encode(one, _child_path(path, number), tensors) for number, one in enumerate(value)]
-        node = ("list" if type(value) is list else "tuple", parts)
-    return node if node is not None and len(tensors) > before else ("value", value)
+        if not _are_as_they_were(parts, value):
+            return ("list" if type(value) is list else "tuple", parts)
+        return ("value", value)
+    return ("value", _plain(value, path))
+
+
+def _are_as_they_were(nodes: Iterable[_Node], values: Iterable[Any]) -> bool:
+    """Return True if each node is the value itself: without tensors, and with nothing replaced."""
+    return all(node[0] == "value" and node[1] is value for node, value in zip(nodes, values, strict=True))
+
+
+def _plain(value: Any, path: str) -> Any:
+    """Return the value, or the number in it, after a proof that it can be read.
+
+    Raises:
+        UnreadableValue: it cannot.
+    """
+    if type(value) in _READABLE:
+        return value
+    if isinstance(value, np.generic) and type(number := value.item()) in _READABLE:
+        return number
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+        torch.load(io.BytesIO(buffer.getvalue()), map_location="cpu", weights_only=True)
+    except (pickle.PickleError, TypeError, AttributeError, RuntimeError) as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        why = f"is a {kind}, which can only be read back by running code; make it a tensor or a number"
+        raise UnreadableValue(path, why) from error
+    return value
 
 
 def _decode(node: _Node, tensors: Mapping[str, torch.Tensor]) -> Any:

@@ -297,18 +297,23 @@ class Checkpoints:
         Raises:
             Fenced: a newer generation has written.
             OSError: the storage does not answer; starting without a checkpoint would be wrong then.
+            TypeError: every checkpoint holds values that only code can read; starting without one would be wrong, too.
         """
         from headway.train.checkpoint.sharded import read  # noqa: PLC0415
 
         tried: set[Name] = set()
+        unreadable: TypeError | None = None
         while (name := self._newest(tried)) is not None:
             tried.add(name)
             try:
                 manifest = self._manifest(name)
                 trees, tensors = read(self.storage, str(name), manifest.parts, into=None, group=None)
                 return LoadedCheckpoint(name, join_stages(trees, tensors))
-            except (FileNotFoundError, ValueError) as damage:
+            except (FileNotFoundError, ValueError, TypeError) as damage:
+                unreadable = damage if isinstance(damage, TypeError) else unreadable
                 self._report_skipped(name, damage)
+        if unreadable is not None:
+            raise unreadable
         return None
 
     def load(self, state: Mapping[str, Any], group: dist.ProcessGroup) -> LoadedCheckpoint | None:
@@ -319,20 +324,27 @@ class Checkpoints:
         Raises:
             Fenced, OSError: as `read`; the tensors may be half loaded then.
             LookupError: the checkpoint has other tensors than the states of all ranks.
+            TypeError: as `read`.
         """
         from headway.train.checkpoint.sharded import from_first, read  # noqa: PLC0415
 
         _, tensors = split(state)
         tried: set[Name] = set()
+        unreadable: TypeError | None = None
         while (name := from_first(group, partial(self._newest, tried))) is not None:
             tried.add(name)
             damage = self._verify(name, group)
             if damage is None:
                 manifest = self._manifest(name)
                 trees, _ = read(self.storage, str(name), manifest.parts, into=tensors, group=group)
-                return LoadedCheckpoint(name, join_stages(trees, tensors))
+                try:
+                    return LoadedCheckpoint(name, join_stages(trees, tensors))
+                except TypeError as error:  # on every rank, because all have read the same trees
+                    unreadable, damage = error, str(error)
             if dist.get_rank(group) == 0:
                 self._report_skipped(name, damage)
+        if unreadable is not None:
+            raise unreadable
         return None
 
     def _newest(self, tried: Collection[Name]) -> Name | None:

@@ -11,6 +11,8 @@ from operator import attrgetter
 from headway.train.data.ledger import Ledger
 from headway.train.membership.peers import NoPeers, Peers, Pending
 
+ACCUMULATE = "use max_local_batch (batch.max_local) to accumulate"
+
 
 class BoundaryRequest(IntEnum):
     """A rank's request for the next boundary. If ranks differ, the highest value wins."""
@@ -28,7 +30,7 @@ class Statement:
     the last step without waits for peers. `square` is the squared norm of its last gradient before the
     all-reduce, weighted by its samples. `squared_mean` is that of the mean gradient. `noise_every` is the interval in
     steps that it proposes for measurements of the noise. 0 means unknown. `efficiency` is the statistical efficiency
-    of the step; that of rank 0 counts.
+    of the step; that of rank 0 counts. `stepped` is whether the optimizer stepped in the last step.
     """
 
     request: int = BoundaryRequest.CONTINUE
@@ -41,6 +43,7 @@ class Statement:
     squared_mean: float = 0.0
     noise_every: int = 0
     efficiency: float = 1.0
+    stepped: int = 0
 
     @property
     def ledger(self) -> Ledger:
@@ -58,8 +61,8 @@ class Statement:
 
 
 _fields_of = attrgetter(*(one.name for one in fields(Statement)))  # `astuple` copies deeply, at every step
-_STATEMENT = struct.Struct("<5q3dqd")
-_NUMBERS = struct.Struct("<10q")
+_STATEMENT = struct.Struct("<5q3dqdq")
+_NUMBERS = struct.Struct("<11q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class Boundary:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._pending: Pending | NoPeers | None = None
+        self._step_before = False  # whether the ranks have taken their last step together
 
     def begin(self, statement: Statement) -> None:
         """Send this rank's statement at the start of a step.
@@ -120,7 +124,8 @@ class Boundary:
 
         Raises:
             PeersLost: a peer is gone.
-            RuntimeError: peers are in another step, so their gradients cannot be combined.
+            RuntimeError: peers are in another step, so their gradients cannot be combined; or some have taken an
+                optimizer step after the last one, and others have not.
         """
         assert self._pending is not None, "begin() comes first"
         pending, self._pending = self._pending, None
@@ -130,4 +135,12 @@ class Boundary:
                 f"the ranks are not in the same step: together they took {taken} samples, but the step of this rank has {samples}; "
                 "have every rank leave its loop after the same step, over the same data"
             )
+        stepped = {one.stepped for one in agreement.statements}
+        if self._step_before and len(stepped) > 1:
+            which = ", ".join(str(rank) for rank, one in enumerate(agreement.statements) if not one.stepped)
+            raise RuntimeError(
+                "the ranks disagree on stepping, so their models differ: in the last step some called optimizer.step(), and "
+                f"rank {which} did not; have every rank step in every step, and {ACCUMULATE}"
+            )
+        self._step_before = samples > 0
         return agreement

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from headway.train.checkpoint.staging import is_sharded
@@ -32,11 +30,11 @@ from headway.train.gradients.clock import Clock
 from headway.train.gradients.commit import StepCommit
 from headway.train.gradients.depths import PartialStep
 from headway.train.gradients.device import DeviceMeter
-from headway.train.gradients.learning_rate import scaled
 from headway.train.gradients.module import ElasticModule
 from headway.train.gradients.partial import PartialBackward
 from headway.train.gradients.probe import NoiseProbe
 from headway.train.gradients.stages import PipelinePlace
+from headway.train.gradients.unused import NOTHING, UnusedParameters, refuse_misuse
 from headway.train.host.output import warn
 from headway.train.membership.meeting import PeersLost
 from headway.train.membership.peers import Peers
@@ -98,6 +96,7 @@ class Gradients:
         self._hooks: list[Any] = []
         self._min_depth = min_depth
         self._partial: PartialBackward | None = None
+        self._unused: UnusedParameters | None = None
         self.adopt(model)
         self._weight_without_peers()
 
@@ -137,6 +136,7 @@ class Gradients:
             return  # the next boundary finds the loss, too
         # torch reads the hook's annotations, and accepts none or its own class, but not the class's name.
         self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
+        self._unused = UnusedParameters(self._parameters)
         if self._min_depth is not None:
             self._partial = PartialBackward(self.model.module, self._min_depth, peers)
         self.model.set_forward(self._forward)
@@ -146,7 +146,9 @@ class Gradients:
         self.model.set_forward(None)
         if self._partial is not None:
             self._partial.close()
-        self._ddp = self._peers = self._partial = None  # removes its hooks from the parameters
+        if self._unused is not None:
+            self._unused.close()
+        self._ddp = self._peers = self._partial = self._unused = None  # removes its hooks from the parameters
         while self._hooks:
             self._hooks.pop().remove()
         self.drop()
@@ -277,17 +279,25 @@ class Gradients:
                     dist._broadcast_coalesced(dist.group.WORLD, self._buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001  # as DDP does
                 self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
             except GROUP_ERRORS as error:
+                refuse_misuse(error)
                 self._lose(error)
             self._fresh = False
         if self.broken:
             return self.model.module(*args, **kwargs)
-        if self._partial is None or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return self._ddp(*args, **kwargs)
         try:
-            return self._partial.forward(self._ddp, args, kwargs)
+            output = (
+                self._ddp(*args, **kwargs)
+                if self._partial is None
+                else self._partial.forward(self._ddp, args, kwargs)
+            )
         except PeersLost:
             self.broken = True
             return self.model.module(*args, **kwargs)
+        if self._unused is None or self.accumulating:
+            return output
+        return self._unused.await_backward(output)
 
     def _scale(self, factor: float) -> None:
         for parameter in self._parameters:
@@ -316,7 +326,7 @@ class Gradients:
             source = partial.source(bucket.parameters())
             partial.weigh(bucket.gradients(), bucket.parameters(), self._samples)
         elif self._weight == 0.0:
-            gradient.zero_()  # multiplication by 0 would keep a NaN
+            gradient.fill_(NOTHING)  # multiplication by 0 would keep a NaN
         else:
             gradient.mul_(self._weight)
         if self.probe is not None:
@@ -356,44 +366,3 @@ class Gradients:
 def _after_backward(act: Callable[[], None]) -> None:
     """Call `act` when the present backward pass ends."""
     torch.autograd.Variable._execution_engine.queue_callback(act)  # noqa: SLF001
-
-
-def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
-    """Make `optimizer` skip `step` and `zero_grad` while a global batch is incomplete.
-
-    The script calls both for every micro-batch, `zero_grad` before the backward pass or after the step.
-    Therefore gradients are kept from a skipped step until the next step.
-    """
-    step, zero_grad = optimizer.step, optimizer.zero_grad
-    skipped_in = 0  # number of the global batch in which a step was skipped, with no step since
-
-    @functools.wraps(step)
-    def step_or_skip(_self: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        # The state changes after the call: a closure calls zero_grad itself, which belongs before the step.
-        nonlocal skipped_in
-        if gradients.accumulating:
-            result = closure() if closure is not None else None
-            skipped_in = gradients.batch_number
-            return result
-        if closure is not None and gradients.commit is not None:
-            gradients.commit.before_closure()
-        # If another optimizer has stepped with the gradient, this one must, too.
-        if not gradients.stepped and not gradients.is_complete():
-            return None  # the batch will be repeated with the remaining peers
-        with scaled(optimizer, gradients.lr_factor):
-            result = step(closure)
-            if gradients.commit is not None:
-                gradients.commit.follow()
-        gradients.stepped_incomplete = gradients.stepped_incomplete or gradients.broken
-        skipped_in = 0
-        gradients.stepped = True
-        return result
-
-    @functools.wraps(zero_grad)
-    def zero_grad_or_skip(_self: Optimizer, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  # torch's signature
-        if skipped_in != gradients.batch_number:
-            zero_grad(set_to_none)
-
-    # Methods of this object, as in torch's schedulers, because other objects already refer to it.
-    optimizer.step = types.MethodType(step_or_skip, optimizer)  # type: ignore[method-assign]
-    optimizer.zero_grad = types.MethodType(zero_grad_or_skip, optimizer)  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from headway.contract.run_facts import ProgressSource
 from headway.contract.runtime import EXIT_STOPPED
+from headway.contract.spec import Launch
 from headway.contract.views.forecasts import KeptForecast
 from headway.contract.views.jobs import JobState, Reason
 from service.domain.jobs.failures import (
@@ -67,7 +68,7 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
         life = life.without_allocation(generation)
     exits = exits_to_judge(crew, life.loaded_footprint.exits)
     job = replace(life.job, switch=None)
-    verdict = _reclaimed(life, judge(exits))
+    verdict = _waited_for_itself(life, _reclaimed(life, judge(exits)))
     if verdict.reason is Reason.UNREACHABLE:
         life, verdict = _with_unreached_host(life, crew, exits, verdict)
     if job.state is JobState.RECOVERING and job.reason is Reason.HUNG:
@@ -121,6 +122,27 @@ def _reclaimed(life: Life, verdict: EndVerdict) -> EndVerdict:
     if verdict.ending is not Ending.STOPPED or not taken:
         return verdict
     return replace(verdict, reason=Reason.SPOT_RECLAIMED, message=f"the provider takes node {taken[0]} away")
+
+
+def _waited_for_itself(life: Life, verdict: EndVerdict) -> EndVerdict:
+    """Return the verdict with the remedy, if the only rank that a job can have waited for a store in vain.
+
+    It has no peer. A script that starts processes of its own (`mp.spawn`) leaves torchrun's environment to them, with
+    which none of them opens the store.
+    """
+    spec = life.job.spec
+    if (
+        verdict.reason is not Reason.UNREACHABLE
+        or spec.allowed_sizes() != (1,)
+        or spec.environment is Launch.PLAIN
+    ):
+        return verdict
+    return EndVerdict(
+        Ending.USER_ERROR,
+        Reason.USER_ERROR,
+        f"{verdict.message}; the job has one rank, so a script that starts processes of its own waits for a store that "
+        "none of them opens, because they inherit torchrun's environment: set launch: plain",
+    )
 
 
 def _with_unreached_host(

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import headway
 
 SAMPLES, STEPS = 200, 24
+BRANCH_ABOVE = 1.5
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--feature", required=True)
@@ -33,12 +34,17 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(4, 16), nn.Linear(16, 1)
+        if feature in ("unused", "branches"):
+            self.unused, self.branch = nn.Linear(16, 3), nn.Linear(16, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         if feature == "checkpointing":
             hidden = checkpoint(lambda h: torch.tanh(self.first(h)), x, use_reentrant=False)
         else:
             hidden = torch.tanh(self.first(x))
+        if feature == "branches" and (taken := x[:, 1] > BRANCH_ABOVE).any():
+            # Only some ranks take it in most steps, and none in a few.
+            return self.last(hidden).squeeze(1) + taken * self.branch(hidden).squeeze(1)  # type: ignore[no-any-return]
         return self.last(hidden).squeeze(1)  # type: ignore[no-any-return]
 
 

@@ -69,6 +69,24 @@ def test_a_script_that_leaves_the_loop_keeps_the_step_that_it_took() -> None:
     assert run.steps == 3
 
 
+@pytest.mark.parametrize(("every", "named"), [(1, 0), (4, 1)])
+def test_a_batch_without_a_step_is_named_once(
+    every: int, named: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run()
+    model, optimizer = prepared(run)
+    draws = run.indices(10, global_batch=4, max_local_batch=2)
+    for step in run.train_steps(9):
+        for indices in draws:
+            (model(indices.float().unsqueeze(1)).mean() / every).backward()
+            if (step + 1) % every == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    said = capsys.readouterr().err
+    assert said.count("ended without optimizer.step()") == named
+    assert said.count("use max_local_batch") == named
+
+
 def test_random_indices_have_no_epochs_and_need_a_population() -> None:
     run = make_run()
     prepared(run)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headway.train.checkpoint.replica import Place, Replica, random_state, set_random_state
-from headway.train.checkpoint.staging import join, split
+from headway.train.checkpoint.staging import UnreadableValue, join, split
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
 
@@ -69,6 +69,17 @@ def test_a_state_that_could_not_be_read_back_is_refused_at_once() -> None:
     Replica(objects()).check()
     with pytest.raises(TypeError, match="the state of Careless cannot be kept"):
         Replica([*objects(), Careless()]).check()
+
+
+def test_a_value_that_became_unreadable_is_named_by_object_and_key() -> None:
+    replica = Replica(objects())
+    replica.optimizer.param_groups[0]["lr"] = np.ones(1)
+    with pytest.raises(UnreadableValue) as refused:
+        split(replica.state(Place()))
+    explained = str(replica.explained(refused.value))
+    kind = type(replica.optimizer).__name__
+    assert f"the state of {kind} cannot be kept" in explained
+    assert "(param_groups.0.lr is a numpy.ndarray, which" in explained
 
 
 def draw() -> list[float]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from headway.train.checkpoint.staging import HostCopy, is_sharded, join, split
+from headway.train.checkpoint.staging import HostCopy, UnreadableValue, is_sharded, join, split
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 tensors = st.lists(st.integers(-9, 9), max_size=3).map(torch.tensor)
@@ -60,10 +60,34 @@ def test_what_holds_no_tensor_may_be_any_plain_value() -> None:
     assert join(*split(state)) == state
 
 
-@pytest.mark.parametrize("value", [np.float64(0.5), nn.Linear, nn.Linear(1, 1), lambda: 0])
-def test_what_only_code_could_read_back_is_refused(value: object) -> None:
-    with pytest.raises(TypeError, match="a state holds an object"):
-        join(*split({"value": value}))
+@pytest.mark.parametrize(
+    "scalar", [np.float64(0.1), np.float32(0.1), np.int64(-3), np.uint8(3), np.bool_(True), np.str_("cosine")]
+)
+def test_a_scalar_of_numpy_is_joined_as_an_equal_number_of_python(scalar: np.generic) -> None:
+    groups = [
+        {"lr": scalar, "betas": (scalar, 0.9)},
+        {"lr": 0.1, scalar: torch.ones(1), "nested": [[scalar]]},
+    ]
+    joined = join(*split({"param_groups": groups, "best": OrderedDict(metric=scalar)}))
+    assert joined == {"param_groups": groups, "best": {"metric": scalar}}
+    for one in (
+        joined["param_groups"][0]["lr"],
+        joined["param_groups"][1]["nested"][0][0],
+        joined["best"]["metric"],
+    ):
+        assert type(one) is type(scalar.item())
+
+
+@pytest.mark.parametrize(
+    "value", [np.ones(2), np.longdouble(1), nn.Linear, nn.Linear(1, 1), lambda: 0, {1: np.datetime64("2020")}]
+)
+def test_a_value_that_only_code_could_read_back_is_refused_by_its_path_when_it_is_split(
+    value: object,
+) -> None:
+    with pytest.raises(
+        UnreadableValue, match=r"groups\.1\.value(\.1)? is a .*which can only be read back by"
+    ):
+        split({"groups": [{"lr": 0.1}, {"value": value}]})
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(2).to_sparse(), torch.ones(2, device="meta")])

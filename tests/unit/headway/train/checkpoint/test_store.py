@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from headway.contract.manifest import Name, complete
+from headway.contract.manifest import CheckpointPart, Manifest, Name, complete
 from headway.storage.stores import Data, Folder, Storage, open_storage
-from headway.train.checkpoint import parts
+from headway.train.checkpoint import parts, sharded
 from headway.train.checkpoint.store import Checkpoints, Failed, Fenced, Saved
 from headway.train.data.position import Position
 
@@ -97,6 +99,40 @@ def test_a_damaged_one_is_passed_over(
             storage.put(key, whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     assert value_of(writer(storage, 2)) == 1.0
     assert f"{Name(1, 2, 0)} is skipped" in capsys.readouterr().err
+
+
+def save_unreadable(storage: Storage, name: Name) -> None:
+    """Store a complete checkpoint as older libraries did, with a learning rate that is a number of numpy."""
+    tree = io.BytesIO()
+    torch.save(("value", {"lr": np.float64(0.1)}), tree)
+
+    def seal(stored: list[CheckpointPart]) -> None:
+        manifest = Manifest(
+            generation=name.generation,
+            epoch=name.epoch,
+            samples_in_epoch=name.samples,
+            samples=9,
+            parts=tuple(stored),
+        )
+        storage.put(f"{name}/manifest.json", manifest.to_text())
+
+    contents = sharded.Contents({}, {}, {sharded.tree_name(0): tree.getvalue()})
+    sharded.write(storage, str(name), contents, seal=seal, group=None)
+
+
+def test_an_unreadable_one_is_passed_over_for_the_one_before(
+    storage: Storage, writer: Open, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(writer(storage, 1), 1, 0, 1.0)
+    save_unreadable(storage, Name(1, 2, 0))
+    assert value_of(writer(storage, 2)) == 1.0
+    assert f"{Name(1, 2, 0)} is skipped: a state holds an object" in capsys.readouterr().err
+
+
+def test_a_job_with_only_unreadable_ones_does_not_start_anew(storage: Storage, writer: Open) -> None:
+    save_unreadable(storage, Name(1, 2, 0))
+    with pytest.raises(TypeError, match="only be read back by running code"):
+        writer(storage, 2).read()
 
 
 def test_one_at_the_same_place_is_written_beside(storage: Storage, writer: Open) -> None:

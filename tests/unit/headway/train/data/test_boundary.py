@@ -30,6 +30,7 @@ statements = st.builds(
     squared_mean=reals,
     noise_every=st.integers(0, 128),
     efficiency=reals,
+    stepped=st.integers(0, 1),
 )
 together = st.lists(statements, min_size=1, max_size=9)
 

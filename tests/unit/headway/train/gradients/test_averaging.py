@@ -14,9 +14,10 @@ from torch import nn
 
 from headway.train.collectives.gloo import Gloo
 from headway.train.data.position import divide
-from headway.train.gradients.averaging import Gradients, step_once_per_batch
+from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.module import ElasticModule
 from headway.train.gradients.schedule import OncePerBatch
+from headway.train.gradients.stepping import step_once_per_batch
 from headway.train.membership.peers import Peers
 
 CPU = torch.device("cpu")

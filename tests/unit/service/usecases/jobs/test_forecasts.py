@@ -120,6 +120,7 @@ def test_confidence_is_the_width_of_the_interval(goodput: float, high: float, ex
             ["the job needs at least 5 slots of one kind, but the cluster has 2: it would wait"],
         ),
         ({"elastic": {"min": 1, "max": 5}}, ["the job gets at most 2 slots"]),
+        ({"run": "torchrun train.py"}, ["run starts torchrun, but Headway is the launcher"]),
     ],
 )
 def test_warnings(fields: dict[str, object], says: list[str]) -> None:

@@ -1,0 +1,81 @@
+"""Parameters that a backward pass did not reach, such as a head that the loss does not use.
+
+DDP averages nothing before every parameter has a gradient. Therefore the parameters that are left at the end of the
+backward pass get the gradient -0.0 here. Added to anything it changes nothing, and a sum is -0.0 only if every rank
+contributed that. Such a parameter was used by no rank: it loses its gradient again, so that optimizers skip it as on a
+single rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+NOTHING = -0.0
+
+
+class UnusedParameters:
+    """The parameters of a DDP model without a gradient in the present backward pass."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._left: set[nn.Parameter] = set()
+        self._without: set[nn.Parameter] = set()
+        self._hooks: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(self._left.discard)  # type: ignore[no-untyped-call]
+            for parameter in parameters
+        ]
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        self._left.clear()
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def await_backward(self, output: Any) -> Any:
+        """Return the output of a forward pass whose backward pass will give every parameter a gradient."""
+        self._left.update(self._parameters)
+        self._without = {one for one in self._parameters if one.grad is None}
+
+        def watch(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.requires_grad:
+                tensor = tensor.view_as(tensor)  # because one output may be another's input
+                tensor.register_hook(self._begin_backward)  # type: ignore[no-untyped-call]
+            return tensor
+
+        return tree_map_only(torch.Tensor, watch, output)
+
+    def _begin_backward(self, _gradient: torch.Tensor) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(self._complete)  # noqa: SLF001
+
+    def _complete(self) -> None:
+        """Complete the gradient at the end of a backward pass."""
+        unused = [one for one in self._parameters if one in self._left]
+        if not unused:
+            return
+        # DDP completes its average within this pass.
+        torch.autograd.backward(unused, [torch.full_like(one, NOTHING) for one in unused])
+        fresh = [one for one in unused if one in self._without and one.grad is not None]
+        if not fresh:
+            return
+        used = torch.stack([_is_something(one.grad) for one in fresh if one.grad is not None]).tolist()
+        for parameter, is_used in zip(fresh, used, strict=True):
+            if not is_used:
+                parameter.grad = None
+
+
+def _is_something(gradient: torch.Tensor) -> torch.Tensor:
+    return ~((gradient == 0) & torch.signbit(gradient)).all()
+
+
+def refuse_misuse(error: Exception) -> None:
+    """Raise an error if this one is about the script's use of the model, rather than about a lost peer."""
+    if "Expected to have finished reduction" in str(error):
+        raise RuntimeError(
+            "the backward pass of the last batch left parameters without a gradient; have every batch call the model "
+            "that prepare() returned once, and backward() once"
+        ) from error
