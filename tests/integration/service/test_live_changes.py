@@ -193,7 +193,7 @@ async def test_newcomers_that_cannot_be_started(cast: Cast) -> None:
     assert "bundle missing" in job.message
 
 
-async def test_waits_get_longer_and_a_success_forgets_them(cast: Cast) -> None:
+async def test_waits_get_longer_also_after_a_growth_whose_ranks_may_still_fail(cast: Cast) -> None:
     await cast.join(alpha=2)
     await cast.begin(1)
     await cast.resize(2)
@@ -213,7 +213,7 @@ async def test_waits_get_longer_and_a_success_forgets_them(cast: Cast) -> None:
     await cast.leave((5, 1), 6)
     await cast.resize(2)
     await cast.die((7, 1))
-    assert "in 10 s" in (await cast.events("abandon"))[-1]["message"]
+    assert "in 80 s" in (await cast.events("abandon"))[-1]["message"]
 
 
 async def test_newcomers_that_are_too_slow(cast: Cast) -> None:
