@@ -59,6 +59,16 @@ def test_growth_rests_after_newcomers_that_fail(failures: int, wait_s: float) ->
     assert event_of(life, "abandon").data["grow_after"] == after.isoformat()
 
 
+@pytest.mark.parametrize(("quiet_s", "failures"), [(599.0, 6), (601.0, 1)])
+def test_growth_failures_are_forgotten_ten_minutes_after_the_last_backoff(
+    quiet_s: float, failures: int
+) -> None:
+    cluster = prepared()
+    alter(cluster, growth_failures=5, grow_after=cluster.tables.now - timedelta(seconds=quiet_s))
+    life = give_up(life_of(cluster), reason=Reason.USER_ERROR, why="a new rank failed", blame=True)
+    assert life.job.growth_failures == failures
+
+
 def test_an_ordered_change_cannot_be_given_up() -> None:
     for cluster in (ordered(), training()):
         with pytest.raises(AssertionError):
