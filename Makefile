@@ -12,14 +12,9 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-PURE := tests/repo tests/histories
-STORES := tests/conformance tests/integration/service tests/integration/plugins
-BENCHMARKS := tests/integration/benchmarks
-ALONE := tests/browser tests/chaos/test_faults.py
-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-money test test-long check lint types imports sizes pins pages audit sbom browser format docs reference dist bench faults clean
+.PHONY: help setup demo demo-money test test-all stress check lint types imports sizes pins pages audit sbom browser format docs reference dist bench faults clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,22 +36,20 @@ demo: $(READY)  ## train four real jobs on this machine: resize live, kill, paus
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money
 
-# Tests that mostly wait for processes share a core: more workers than cores.
-test: $(READY) browser  ## run the tests (about 50 minutes on two cores)
-	$(BIN)/python -m pytest tests/unit -n 2 -m 'not long'
-	$(BIN)/python -m pytest $(PURE) -n 2 -m 'not long'
-	$(BIN)/python -m pytest $(STORES) -n 4 -m 'not long'
-	$(BIN)/python -m pytest $(BENCHMARKS) -n 3 -m 'not long'
-	$(BIN)/python -m pytest tests $(addprefix --ignore=,tests/unit $(PURE) $(STORES) $(BENCHMARKS) $(ALONE)) -n 5 --dist loadfile -m 'not long' --durations=10
-	$(BIN)/python -m pytest $(ALONE) -m 'not long'
+test: $(READY) browser  ## run the gate: all tests but the slow ones (about 10 minutes on two cores)
+	$(BIN)/python -m tools.gate
+
+test-all: $(READY) browser  ## run every test (about 40 minutes on two cores)
+	$(BIN)/python -m tools.gate --all
+
+stress: $(READY)  ## run a test N times beside busy cores, and keep its first failure (TEST=tests/...::test_name N=50)
+	$(BIN)/python -m tools.stress $(TEST) --times $(or $(N),50)
 
 browser:  ## install Chromium for the tests of the pages, where this may install packages (Debian, as root)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || echo "NO BROWSER: THE PAGES WILL NOT BE TESTED. Install Chromium (Debian: apt install chromium)." >&2
 
-test-long: $(READY) browser  ## run the tests that continuous integration has no time for (some minutes)
-	$(BIN)/python -m pytest tests -m long
-
-check: lint types imports sizes pins pages audit  ## lint, types, import rules, sizes, pins, generated pages, known vulnerabilities
+check: $(READY)  ## lint, types, import rules, sizes, pins, generated pages, known vulnerabilities
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target lint types imports sizes pins pages audit
 
 lint: $(READY)
 	$(BIN)/ruff check .

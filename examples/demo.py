@@ -283,7 +283,9 @@ def _way_of_state(event: EventView) -> str:
 def main() -> int:
     parser = arguments_of(__doc__)
     parser.add_argument("--picture", type=Path, help="save the output as an SVG")
+    parser.add_argument("--device-kind", default="cpu", help="kind of the slots (default: cpu)")
     arguments = parser.parse_args()
+    kind: str = arguments.device_kind
     console = Console(record=True, width=110, highlight=False)
     data = Path(tempfile.mkdtemp(prefix="headway-demo-"))
     began = time.monotonic()
@@ -292,7 +294,11 @@ def main() -> int:
         console.print(
             "[bold]Headway[/]: starting PostgreSQL, Redis, the service and two agents with three slots each"
         )
-        with Guard() as guard, LocalStack(data, agents=2, slots=3) as stack, stack.client() as client:
+        with (
+            Guard() as guard,
+            LocalStack(data, agents=2, slots=3, device_kind=kind) as stack,
+            stack.client() as client,
+        ):
             guard.watch(data)
             demo = Demo(client=client, console=console, began_s=began, patience_s=PATIENCE_S, data=data)
             demo.say(f"ready at {stack.url}")

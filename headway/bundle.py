@@ -6,21 +6,24 @@ import gzip
 import hashlib
 import io
 import os
-import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from headway.errors import BundleError
+from headway.ignore_rules import FolderRules
 from headway.layout import Layout, LayoutRefused
 
 IGNORE_FILE = ".headwayignore"
+IGNORE_FILES = (".gitignore", IGNORE_FILE)
+"""Files of ignore rules, in any folder. The rules of the last come after those of the first, so they win."""
 MAX_BUNDLE_BYTES = 100 * 2**20
 """Size limit of an uploaded working folder, before compression. Data sets belong in shared storage."""
 
+_NEVER_SENT = ".git"
+"""Name that no rule includes again: git itself never lists it."""
 DEFAULT_IGNORES = (
-    ".git/",
     ".hg/",
     ".svn/",
     ".headway/",
@@ -48,7 +51,7 @@ class Bundle:
 
 
 def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
-    """Archive a folder, without files that match `.headwayignore` and `DEFAULT_IGNORES`.
+    """Archive a folder, without files that match `DEFAULT_IGNORES` and the rules in `IGNORE_FILES`.
 
     Two folders with the same names, contents and executable bits give the same bytes, at any time and for any
     user.
@@ -61,9 +64,11 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
         raise BundleError(
             f"The working folder {folder} does not exist.", "Correct `workdir` in the job file."
         )
-    paths = sorted(_walk(folder, Ignore.of(folder)))
+    paths = sorted(_walk(folder, _rules_above(folder)))
     if not paths:
-        raise BundleError(f"The working folder {folder} is empty.", f"Check `workdir` and {IGNORE_FILE}.")
+        raise BundleError(
+            f"The working folder {folder} is empty.", f"Check `workdir` and {' and '.join(IGNORE_FILES)}."
+        )
     _check_size(folder, paths, max_bytes)
     _check_layout(folder, paths)
     buffer = io.BytesIO()
@@ -74,68 +79,58 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
         for name in paths:
             _add(archive, folder, name)
     content = buffer.getvalue()
-    return Bundle(content, f"sha256:{hashlib.sha256(content).hexdigest()}", tuple(paths))
-
-
-class Ignore:
-    """The rules of an ignore file, which read like those of git: the last matching rule decides.
-
-    `name` matches at any depth, `a/name` and `/name` match from the top, and `name/` matches only folders.
-    `*` stays within a folder, `**` does not. `!name` includes a file again.
-    """
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        rules = (line.strip() for line in lines)
-        self._rules = [_compile(rule) for rule in rules if rule and not rule.startswith("#")]
-
-    @classmethod
-    def of(cls, folder: Path) -> Ignore:
-        """Return the default rules, followed by those of the folder's `.headwayignore`."""
-        own = folder / IGNORE_FILE
-        lines = own.read_text().splitlines() if own.is_file() else []
-        return cls([*DEFAULT_IGNORES, *lines])
-
-    def matches(self, name: str, *, is_folder: bool) -> bool:
-        """Return whether rules exclude the file or folder with this path (relative, with `/`)."""
-        ignored = False
-        for pattern, folders_only, keep in self._rules:
-            if (is_folder or not folders_only) and pattern.fullmatch(name):
-                ignored = not keep
-        return ignored
-
-
-def _compile(rule: str) -> tuple[re.Pattern[str], bool, bool]:
-    keep = rule.startswith("!")
-    body = rule.removeprefix("!")
-    folders_only = body.endswith("/")
-    body = body.rstrip("/")
-    anchored = "/" in body
-    pieces = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    pattern = "".join(
-        pieces.get(token, re.escape(token)) for token in re.findall(r"\*\*/|\*\*|.", body.removeprefix("/"))
+    return Bundle(
+        content,
+        f"sha256:{hashlib.sha256(content).hexdigest()}",
+        tuple(name for name in paths if not name.endswith("/")),
     )
-    return re.compile(pattern if anchored else f"(?:.*/)?{pattern}"), folders_only, keep
 
 
-def _walk(folder: Path, ignore: Ignore, prefix: str = "") -> Iterator[str]:
-    """Yield the relative paths of the files and links to send. They imply their folders."""
+def _rules_above(folder: Path) -> FolderRules:
+    """Return the default rules and those of the folders between the repository's top and this folder.
+
+    A folder that these rules exclude is sent all the same, because the job file names it.
+    """
+    defaults = FolderRules.top(DEFAULT_IGNORES)
+    at = folder.resolve()
+    top = next((above for above in (at, *at.parents) if (above / ".git").exists()), at)
+    rules = defaults
+    here = top
+    for name in at.relative_to(top).parts:
+        rules = rules.read(here, IGNORE_FILES)
+        if rules.ignore(name, is_folder=True):
+            return defaults
+        rules = rules.enter(name)
+        here /= name
+    return rules
+
+
+def _walk(folder: Path, above: FolderRules, prefix: str = "") -> Iterator[str]:
+    """Yield the relative paths of the files, links and empty folders to send; those of folders end with `/`."""
     try:
+        rules = above.read(folder / prefix, IGNORE_FILES)
         entries = list(os.scandir(folder / prefix))
     except OSError as error:
         raise BundleError(f"{error}.", f"Make it readable, or name it in {IGNORE_FILE}.") from None
+    sent = False
     for entry in entries:
         name = f"{prefix}{entry.name}"
         is_folder = entry.is_dir(follow_symlinks=False)
-        if ignore.matches(name, is_folder=is_folder):
+        if entry.name == _NEVER_SENT or rules.ignore(entry.name, is_folder=is_folder):
             continue
         if is_folder:
-            yield from _walk(folder, ignore, f"{name}/")
+            sent = True
+            yield from _walk(folder, rules.enter(entry.name), f"{name}/")
         elif entry.is_symlink() or entry.is_file():
+            sent = True
             yield name  # sockets, pipes and devices have no content to send
+    if prefix and not sent:
+        yield prefix
 
 
 def _check_size(folder: Path, paths: Sequence[str], max_bytes: int) -> None:
-    sizes = sorted(((os.lstat(folder / name).st_size, name) for name in paths), reverse=True)
+    files = (name for name in paths if not name.endswith("/"))
+    sizes = sorted(((os.lstat(folder / name).st_size, name) for name in files), reverse=True)
     total = sum(size for size, _ in sizes)
     if total <= max_bytes:
         return
@@ -152,7 +147,9 @@ def _check_layout(folder: Path, paths: Sequence[str]) -> None:
     for name in paths:
         path = folder / name
         try:
-            if path.is_symlink():
+            if name.endswith("/"):
+                layout.add_folder(name)
+            elif path.is_symlink():
                 layout.add_link(name, _inner_target(path, name))
             else:
                 layout.add_file(name)
@@ -165,7 +162,12 @@ def _check_layout(folder: Path, paths: Sequence[str]) -> None:
 
 def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
     path = folder / name
-    entry = tarfile.TarInfo(name)  # time 0 and owner 0: nothing of this machine
+    entry = tarfile.TarInfo(name.rstrip("/"))  # time 0 and owner 0: nothing of this machine
+    if name.endswith("/"):
+        entry.type = tarfile.DIRTYPE
+        entry.mode = 0o755
+        archive.addfile(entry)
+        return
     if path.is_symlink():
         entry.type = tarfile.SYMTYPE
         entry.linkname = str(path.readlink())

@@ -22,6 +22,7 @@ from headway.log_lines import log_as_json, wants_json
 from headway.processes import keep_to_itself
 from worker_agent import VERSION
 from worker_agent.devices import inventory
+from worker_agent.devices.claims import DeviceClaims
 from worker_agent.devices.nvml import NvmlDevices
 from worker_agent.devices.probing import Prober
 from worker_agent.devices.watch import DeviceWatcher
@@ -92,7 +93,8 @@ class Agent:
         self._state = StateFolder(options.state_dir)
         self._state.make()
         self._identity = identify(self._state, options.ports)
-        slots = _slots(options, self._state)
+        self._claims = DeviceClaims(options.name, shared=options.share_gpus)
+        slots = _slots(options, self._state, self._claims)
         environment = base_env(interface_env(options.address, options.url) | os.environ, options.pass_env)
         isolation = _isolation(options, self._state, environment)
         slots = mark_withheld(slots, isolation)
@@ -294,14 +296,14 @@ def _join_request(
     )
 
 
-def _slots(options: Options, state: StateFolder) -> list[SlotInfo]:
+def _slots(options: Options, state: StateFolder, claims: DeviceClaims) -> list[SlotInfo]:
     """Return the slots to offer, and store the slot number of each device.
 
     Raises:
-        HeadwayError: the host has fewer slots than requested.
+        HeadwayError: the host has fewer slots than requested, or other agents offer its GPUs.
     """
     known = [SlotInfo.model_validate(one) for one in read_json(state.slots) or []]
-    slots = inventory.find_slots(options.slots, options.device_kind, known)
+    slots = inventory.find_slots(options.slots, options.device_kind, known, claim=claims.claim)
     write_json(state.slots, [slot.model_dump(mode="json", exclude={"health"}) for slot in slots])
     return slots
 

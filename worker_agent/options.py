@@ -62,6 +62,8 @@ class Options:
     """URL of the metadata service that announces interruptions; None if there is none."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Topology labels of this host by level."""
+    share_gpus: bool = False
+    """Offer GPUs that other agents of this host offer too."""
     metrics_listen: Bind | None = None
     """Address on which to serve `/metrics`; None disables it."""
 
@@ -94,6 +96,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         private=_private(env),
         metadata_url=_metadata_url(parser, env),
         labels=args.labels,
+        share_gpus=args.share_gpus,
         metrics_listen=args.metrics_listen,
     )
 
@@ -142,6 +145,12 @@ def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="state folder of this agent alone, kept over restarts (default: ~/.local/state/headway/agents/NAME)",
+    )
+    add(
+        "--share-gpus",
+        action="store_true",
+        default=env.get("HEADWAY_SHARE_GPUS", "") not in {"", "0"},
+        help="for tests: offer GPUs that another agent of this host offers too (default: $HEADWAY_SHARE_GPUS, or refuse)",
     )
     _add_place(parser, env)
     add(

@@ -20,9 +20,11 @@ from types import MappingProxyType
 
 from headway.client.client import Client
 from headway.contract.agents import NodeState
+from headway.contract.views.diagnosis import Level
 from headway.contract.views.identity import TOKEN_PREFIX
 from headway.errors import HeadwayError
 from headway.local.agents import agent_program
+from headway.local.devices import gpu_count, share
 from headway.local.ports import HOST, free_port, is_free
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import (
@@ -101,7 +103,8 @@ class LocalStack(Startable):
     Args:
         data: folder of all state; a later stack over it continues where this one stopped.
         agents: number of agents, named `local-1`, `local-2`, ...
-        slots: slots of each agent; None divides the CPUs or devices of this machine.
+        slots: slots of each agent; None divides the GPUs or cores of this machine.
+        device_kind: kind of these slots, such as `cpu`; None: its GPUs, or `cpu` where they are too few.
         port: port of the API; None takes a free one.
         stores: servers to use in place of the embedded ones.
         prices: slot prices, as in `HEADWAY_PRICES`; None keeps those of the environment.
@@ -115,6 +118,7 @@ class LocalStack(Startable):
         *,
         agents: int = 1,
         slots: int | None = None,
+        device_kind: str | None = None,
         port: int | None = None,
         stores: Stores = Stores(),
         prices: str | None = None,
@@ -129,7 +133,7 @@ class LocalStack(Startable):
         self.programs: dict[str, Program] = {}
         """Programs beside the stores, by name: `api`, `scheduler`, `agent local-1`, ..."""
         self._agents = agents
-        self._slots = slots
+        self.share = share(agents, slots, device_kind, gpus=gpu_count(), cpus=os.cpu_count() or 1)
         self._port = port
         self._stores = stores
         self._prices = prices
@@ -144,7 +148,7 @@ class LocalStack(Startable):
         """True if this start created the token."""
 
     def start(self) -> None:
-        """Start everything, and return when the API answers and the node of every agent is READY.
+        """Start everything, and return when the API answers, every agent's node is READY and a scheduler leads.
 
         Raises:
             LocalError: another stack uses the folder, a port is taken, or a program does not start. Programs
@@ -223,6 +227,7 @@ class LocalStack(Startable):
         for name in names:
             joined = partial(self._has_joined, name, leases.get(name, 0.0))
             self._wait_for(f"agent {name}", joined, f"node {name} to join")
+        self._wait_for("scheduler", self._leads, "a scheduler to lead")
         self._supervisor.start()
         (self.data / _READY_FILE).write_text(f"{os.getpid()} {self.url}")
 
@@ -271,10 +276,9 @@ class LocalStack(Startable):
         }
 
     def _agent(self, name: str, join_token: str) -> Program:
-        slots = self._slots
-        if slots is None and self._agents > 1:
-            slots = max((os.cpu_count() or 1) // self._agents, 1)
+        slots, kind = self.share.slots, self.share.device_kind
         arguments = ["--address", HOST, *(["--slots", str(slots)] if slots is not None else [])]
+        arguments += [] if kind is None else ["--device-kind", kind]
         env = {name: value for name, value in os.environ.items() if name not in _SERVICE_ONLY}
         env["HEADWAY_JOIN_TOKEN"] = join_token
         env["HEADWAY_PRIVATE"] = str(self.data)  # the folder holds the stores and every token
@@ -315,6 +319,11 @@ class LocalStack(Startable):
                 return client.ready()
             except HeadwayError:
                 return False
+
+    def _leads(self) -> bool:
+        """Return whether the scheduler leads, by the service's own diagnosis."""
+        with self.client() as client:
+            return all(one.level is Level.OK for one in client.diagnosis().checks if one.name == "scheduler")
 
     def _leases(self) -> dict[str, float]:
         """Return the end of each node's lease on this machine's clock, without LOST nodes."""

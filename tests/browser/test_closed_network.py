@@ -48,6 +48,7 @@ def close_the_network(visitor: Visitor) -> list[str]:
     return refused
 
 
+# In the gate: one page in a real browser.
 def test_pages_ask_nobody_else(visit: Visit) -> None:
     visitor = visit()
     refused = close_the_network(visitor)

@@ -43,7 +43,7 @@ def served(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_site_is_read_without_the_network(tmp_path: Path, browser: Browser) -> None:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]

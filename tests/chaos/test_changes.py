@@ -24,6 +24,7 @@ SOON_S = 0.05
 """Time between two looks for the step of a change."""
 
 
+@pytest.mark.slow
 def test_a_storm_of_resizes(patient: PatientJob) -> None:
     patient.epochs = 100  # each change may wait for a process to start
     patient.start(2, most=SLOTS)
@@ -41,7 +42,7 @@ def test_a_storm_of_resizes(patient: PatientJob) -> None:
     assert (done.progress.lost_samples, done.progress.lost_steps) == (0, 0)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_ranks_die_at_any_moment_of_a_change(patient: PatientJob, seed: int) -> None:
     dice = random.Random(seed)
     patient.start(dice.choice([1, 2]), most=SLOTS)
@@ -55,6 +56,7 @@ def test_ranks_die_at_any_moment_of_a_change(patient: PatientJob, seed: int) -> 
     assert all(event.data["lost_steps"] <= 1 for event in patient.events("switch"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "fields", "names", "losses"),
     [

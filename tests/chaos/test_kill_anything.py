@@ -81,6 +81,7 @@ def pids(cluster: Cluster, victim: str, job: JobView) -> list[int]:
     return [found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "losses", "restarts"),
     [

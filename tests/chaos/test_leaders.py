@@ -98,6 +98,7 @@ def replicas(cluster: Cluster) -> Iterator[Replicas]:
         program.stop()
 
 
+@pytest.mark.slow
 def test_a_leader_that_stops_and_wakes_does_no_harm(replicas: Replicas, patient: PatientJob) -> None:
     standby = replicas.scheduler("standby")
     patient.start(2, most=2)
@@ -129,6 +130,7 @@ def tail(log: Path, start: int) -> str:
         return file.read()
 
 
+@pytest.mark.slow
 def test_every_connection_to_the_database_is_cut(replicas: Replicas, patient: PatientJob) -> None:
     replicas.scheduler("second")
     patient.start(2, most=2)
@@ -161,7 +163,7 @@ class EachInTurn(httpx.BaseTransport):
         self._network.close()
 
 
-@pytest.mark.long  # the fault run has two of each as well
+@pytest.mark.slow  # the fault run has two of each as well
 def test_two_of_each(replicas: Replicas, patient: PatientJob) -> None:
     """Two APIs, with agents that report to the one or the other, two schedulers, of which the leader is killed, and a client
     that talks to both APIs in turn.

@@ -89,7 +89,7 @@ def other(cluster: Cluster) -> Iterator[OtherHost]:
     host.stop()
 
 
-@pytest.mark.parametrize("first", [pytest.param(HERE, marks=pytest.mark.long), THERE])
+@pytest.mark.parametrize("first", [pytest.param(HERE, marks=pytest.mark.slow), THERE])
 def test_the_ranks_elsewhere_go_on(patient: PatientJob, other: OtherHost, first: str) -> None:
     """`first` is the node where rank 0 is."""
     client = patient.cluster.client

@@ -65,6 +65,7 @@ def until_drained(cluster: Cluster, deadline: datetime) -> None:
     assert datetime.now(UTC) < deadline
 
 
+@pytest.mark.slow
 def test_a_live_job_leaves_in_place(patient: PatientJob, spot: OtherHost, provider: FakeMetadata) -> None:
     cluster = patient.cluster
     patient.start(4, most=4)
@@ -89,6 +90,7 @@ def test_a_live_job_leaves_in_place(patient: PatientJob, spot: OtherHost, provid
     assert (done.progress.lost_steps, done.progress.lost_samples) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_job_with_nowhere_to_go_saves_and_goes_on_elsewhere(
     patient: PatientJob, spot: OtherHost, provider: FakeMetadata
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_job_with_nowhere_to_go_saves_and_goes_on_elsewhere(
     assert (done.progress.lost_steps, done.progress.lost_samples) == (0, 0)
 
 
+@pytest.mark.slow
 def test_with_a_service_that_hangs_the_agent_saves_the_job(
     patient: PatientJob, spot: OtherHost, provider: FakeMetadata
 ) -> None:

@@ -142,6 +142,7 @@ def local_rig(folder: Path) -> Rig:
     )
 
 
+@pytest.mark.slow
 async def test_what_is_launched_is_listed_and_billed_from_now(rig: Rig) -> None:
     machine = rig.machine()
     before = datetime.now(UTC) - timedelta(seconds=2)

@@ -77,6 +77,7 @@ async def test_listing_after_a_key(storage: StoredObjects) -> None:
     assert await keys(storage, "p/", after="p/004") == []
 
 
+@pytest.mark.slow
 async def test_a_listing_of_many_pages_is_complete_and_in_order(storage: StoredObjects) -> None:
     names = [f"many/{number:05}" for number in range(1100)]
     for start in range(0, len(names), 50):

@@ -43,6 +43,7 @@ def allows(policy: Mapping[str, Any], action: str, resource: str, prefix: str | 
     return False
 
 
+@pytest.mark.slow
 @given(own=job_ids, other=job_ids, name=names, root=st.sampled_from(["", "headway/", "a/b/"]))
 def test_keys_reach_the_own_checkpoints_and_no_others(own: str, other: str, name: str, root: str) -> None:
     policy = session_policy(BUCKET, f"{root}checkpoints/{own}/")

@@ -14,7 +14,7 @@ AVERAGE = 0.08
 """A machine that does other things as well is late now and then; a simulator that decides otherwise is off by more."""
 
 
-@pytest.mark.long  # and a comparison of times: on a machine that is busy it says nothing
+@pytest.mark.slow  # and a comparison of times: on a machine that is busy it says nothing
 @pytest.mark.timeout(300)  # it takes less than a minute; the start of a stack on a busy machine takes another
 def test_a_replay_of_what_was_measured_ends_as_the_run_did(tmp_path: Path) -> None:
     run = run_live(tmp_path, submits(SHORT, timer=True), slots=SLOTS, within_s=200.0)

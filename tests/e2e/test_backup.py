@@ -23,7 +23,7 @@ from service.usecases.upkeep.restore import GENERATIONS_LEFT_OUT
 from tests.e2e.conftest import SCRIPTS, Cluster, PatientJob, living_ranks
 from tests.e2e.hosts import SLOTS, Host, ready
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @contextmanager

@@ -36,6 +36,7 @@ for epoch in run.epochs({EPOCHS}):
 """
 
 
+@pytest.mark.slow
 def test_the_batch_grows_while_the_job_trains_and_survives_a_pause(cluster: Cluster, tmp_path: Path) -> None:
     client = cluster.client
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -107,6 +108,7 @@ for epoch in run.epochs(100):
 """
 
 
+@pytest.mark.slow
 def test_a_batch_comes_with_the_size_in_the_same_order_and_with_the_next_start(
     cluster: Cluster, tmp_path: Path
 ) -> None:

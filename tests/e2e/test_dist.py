@@ -16,7 +16,7 @@ from headway.local.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 900
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * LIMIT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S)]
 
 SERVICE = """
 import asyncio, httpx

@@ -49,6 +49,7 @@ async def write(url: str, *statements: str) -> None:
         await connection.close()
 
 
+@pytest.mark.slow
 def test_a_job_saves_more_often_when_machines_like_its_own_are_taken_away(
     alone: tuple[Cluster, str], tmp_path: Path
 ) -> None:

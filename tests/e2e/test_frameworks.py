@@ -36,6 +36,7 @@ RECIPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_a_recipe_changes_size_in_place(cluster: Cluster, name: str, tmp_path: Path, recipe: Recipe) -> None:
     if find_spec("transformers") is None:

@@ -14,6 +14,7 @@ EPOCHS = 200
 EPOCH_SAMPLES = 320
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_ranks_stop_at_the_target_with_a_checkpoint_and_their_output(
     cluster: Cluster, name: str, tmp_path: Path

@@ -35,6 +35,7 @@ def submit(cluster: Cluster, tmp_path: Path) -> Any:
     return submitted
 
 
+@pytest.mark.slow
 def test_the_script_before_resumes_at_another_size(cluster: Cluster, submit: Any) -> None:
     job = submit("before")
     cluster.until(lambda: job().progress.samples >= 25, "steps after its first checkpoint")
@@ -44,6 +45,7 @@ def test_the_script_before_resumes_at_another_size(cluster: Cluster, submit: Any
     assert cluster.ended(job().id).progress.samples == STEPS - 1
 
 
+@pytest.mark.slow
 def test_the_script_after_grows_in_place_and_is_counted_in_steps(cluster: Cluster, submit: Any) -> None:
     job = submit("after")
     cluster.until(lambda: (job().progress.train_step or 0) >= 5, "steps")

@@ -10,7 +10,7 @@ from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import EventView, JobView, Reason
 from tests.e2e.conftest import SCRIPTS, Cluster, end_job
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 PLAIN = """
 import os, pathlib, signal

@@ -33,6 +33,7 @@ def job_file(folder: Path, name: str, script: str, **spec: object) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_wait_returns_0_for_success(cluster: Cluster, tmp_path: Path) -> None:
     done = cluster.headway("submit", job_file(tmp_path, "good", "print('hello from the job')"), "--wait")
     assert done.returncode == 0, done.stderr
@@ -40,6 +41,7 @@ def test_wait_returns_0_for_success(cluster: Cluster, tmp_path: Path) -> None:
     assert json.loads(cluster.headway("describe", "good", "-o", "json").stdout)["state"] == "SUCCEEDED"
 
 
+@pytest.mark.slow
 def test_wait_returns_100_for_failure_with_the_last_lines(cluster: Cluster, tmp_path: Path) -> None:
     done = cluster.headway("submit", job_file(tmp_path, "bad", "print('before')\n1 / 0"), "--wait")
     assert done.returncode == 100
@@ -49,6 +51,7 @@ def test_wait_returns_100_for_failure_with_the_last_lines(cluster: Cluster, tmp_
     assert "ZeroDivisionError" in job.message
 
 
+@pytest.mark.slow
 def test_wait_returns_103_for_a_cancelled_job(cluster: Cluster, tmp_path: Path) -> None:
     file = job_file(tmp_path, "stopped", "import threading\nthreading.Event().wait()")
     env = {**os.environ, "HEADWAY_URL": cluster.stack.url, "HEADWAY_TOKEN": cluster.stack.token}
@@ -65,6 +68,7 @@ def test_wait_returns_103_for_a_cancelled_job(cluster: Cluster, tmp_path: Path) 
     assert waiting.returncode == 103
 
 
+# In the gate: the promise that every sample is trained once.
 def test_digits_is_exact_over_a_grow_a_killed_rank_and_a_move(cluster: Cluster) -> None:
     client, epochs = cluster.client, 30
     job = submit_example(client, "digits", "digits-e2e", f"python digits.py --epochs {epochs}")
@@ -99,6 +103,7 @@ def running_at(client: Client, job: str, *, size: int, after: int = 0) -> bool:
     return now.state is JobState.RUNNING and now.size == size and now.generation > after
 
 
+@pytest.mark.slow
 def test_pause_keeps_the_position_and_resume_goes_on(cluster: Cluster) -> None:
     client = cluster.client
     job = submit_example(client, "digits", "digits-pause", "python digits.py --epochs 12")
@@ -115,6 +120,7 @@ def test_pause_keeps_the_position_and_resume_goes_on(cluster: Cluster) -> None:
     assert last.progress.epochs_exact == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resize", ["restart", "never"])
 def test_a_plain_script_runs(cluster: Cluster, resize: str) -> None:
     client = cluster.client
@@ -138,6 +144,7 @@ def test_a_plain_script_runs(cluster: Cluster, resize: str) -> None:
     assert last.generation == (2 if resize == "restart" else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

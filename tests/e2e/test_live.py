@@ -12,6 +12,7 @@ LONGEST_PAUSE_S = 30.0
 """Far above what it takes on a machine that does other things as well; `benchmarks.resize` measures it."""
 
 
+# In the gate: the promise of a change in place.
 def test_a_job_grows_and_shrinks_without_a_restart(patient: PatientJob) -> None:
     most = 4  # on two nodes
     patient.start(1, most=most)
@@ -32,6 +33,7 @@ def test_a_job_grows_and_shrinks_without_a_restart(patient: PatientJob) -> None:
     assert [event.data["slots"] for event in patient.events("allocate")] == [1]
 
 
+# In the gate: the promise of a lost rank.
 @pytest.mark.parametrize("victim", [(1, 0), (1, 1)])
 def test_a_killed_rank_costs_a_step_and_no_checkpoint(patient: PatientJob, victim: tuple[int, int]) -> None:
     patient.start(2, most=2)
@@ -50,6 +52,7 @@ def test_a_killed_rank_costs_a_step_and_no_checkpoint(patient: PatientJob, victi
     assert patient.events("restore") == []
 
 
+@pytest.mark.slow
 def test_a_job_whose_last_rank_is_killed_starts_from_its_checkpoint(patient: PatientJob) -> None:
     patient.start(1, most=2)
     patient.cluster.until(lambda: bool(patient.view().progress.checkpoint_samples), "a checkpoint")
@@ -59,6 +62,7 @@ def test_a_job_whose_last_rank_is_killed_starts_from_its_checkpoint(patient: Pat
     assert (done.attempt, done.infrastructure_failures) == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_sharded_job_changes_size_in_place_and_restarts_after_a_loss(patient: PatientJob) -> None:
     patient.start(2, most=3, SHARDED="fsdp")
     grown = patient.next_event("switch", lambda: patient.resize(3))
@@ -76,6 +80,7 @@ def test_a_sharded_job_changes_size_in_place_and_restarts_after_a_loss(patient: 
     assert (done.attempt, done.infrastructure_failures) == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parallel", "names", "mesh"),
     [
@@ -100,6 +105,7 @@ def test_a_job_on_a_mesh_changes_it_in_place(
     assert (done.attempt, done.progress.lost_samples) == (1, 0)
 
 
+@pytest.mark.slow
 def test_a_job_restarts_after_the_loss_of_a_stage(patient: PatientJob) -> None:
     patient.start(2, most=2, parallel={"pp": 2}, SHARDED="pp,fsdp")
     patient.cluster.until(lambda: bool(patient.view().progress.checkpoint_samples), "a checkpoint")
@@ -110,6 +116,7 @@ def test_a_job_restarts_after_the_loss_of_a_stage(patient: PatientJob) -> None:
     assert (done.attempt, done.infrastructure_failures) == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [(1, 0), (1, 2)])
 def test_a_killed_rank_of_a_sharded_job_with_copies_costs_a_step(
     patient: PatientJob, victim: tuple[int, int]
@@ -126,6 +133,7 @@ def test_a_killed_rank_of_a_sharded_job_with_copies_costs_a_step(
     assert patient.events("restore") == []
 
 
+@pytest.mark.slow
 def test_a_killed_rank_of_a_job_with_replicas_costs_a_step(patient: PatientJob) -> None:
     patient.start(4, most=4, parallel={"fsdp": 2}, SHARDED="replicate,fsdp")
     assert patient.view().progress.mesh == "replicate=2,fsdp=2,tp=1"
@@ -142,6 +150,7 @@ def test_a_killed_rank_of_a_job_with_replicas_costs_a_step(patient: PatientJob) 
     assert patient.events("restore") == []
 
 
+@pytest.mark.slow
 def test_all_ranks_with_a_part_of_the_model_are_lost_at_once(patient: PatientJob) -> None:
     patient.start(4, most=4, parallel={"fsdp": 2}, SHARDED="replicate,fsdp")
     patient.cluster.until(lambda: bool(patient.view().progress.checkpoint_samples), "a checkpoint")
@@ -173,6 +182,7 @@ def test_a_drained_node_is_left_through_a_checkpoint_when_nobody_stays(patient: 
     assert (done.attempt, done.progress.lost_samples, done.progress.lost_steps) == (1, 0, 0)
 
 
+@pytest.mark.slow
 def test_newcomers_that_cannot_start_leave_the_job_as_it_is(patient: PatientJob) -> None:
     patient.start(1, most=2, NEWCOMERS_FAIL="1")
     given_up = patient.next_event("abandon", lambda: patient.resize(2))

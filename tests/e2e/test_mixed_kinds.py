@@ -12,6 +12,7 @@ from headway.contract.views.jobs import Reason
 from headway.local.stack import LocalStack
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(360)
 def test_the_first_step_is_divided_by_the_speeds_of_both_kinds(tmp_path: Path) -> None:
     with LocalStack(tmp_path / "stack", agents=0) as stack:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from headway.contract.views.jobs import JobState
 from tests.e2e.conftest import PATIENCE_S, Cluster, end_job
 from tools.pages import ROOT, blocks
@@ -14,6 +16,7 @@ from tools.pages import ROOT, blocks
 PAGE = ROOT / "docs" / "guides" / "notebooks.md"
 
 
+@pytest.mark.slow
 def test_the_page_runs(cluster: Cluster, tmp_path: Path) -> None:
     code = [block.text for block in blocks(PAGE) if block.language == "python"]
     assert len(code) == 6

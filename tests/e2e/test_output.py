@@ -39,6 +39,7 @@ def submit(cluster: Cluster, name: str, hurry: Path, **spec: object) -> JobView:
     return cluster.client.submit(JobSpec.model_validate(fields))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "output", [{"dir": ".", "as_cwd": True}, {"as_cwd": True}, {"dir": "results/run", "as_cwd": True}]
 )

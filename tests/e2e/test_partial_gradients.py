@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from headway.contract.views.jobs import JobState
 from tests.e2e.conftest import Cluster
 
@@ -61,6 +63,7 @@ elastic: {{min: 2, max: 2, partial_backprop: {{min_depth: 0.5}}}}
 """
 
 
+@pytest.mark.slow
 def test_a_job_file_with_partial_backprop_trains(cluster: Cluster, tmp_path: Path) -> None:
     client = cluster.client
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from headway.contract.health import FaultCause, FaultGrade
 from headway.contract.views.jobs import Reason
 from headway.contract.views.nodes import SlotView
@@ -19,6 +21,7 @@ def slot_of(cluster: Cluster, node: str, index: int) -> SlotView:
     return view.slots[index]
 
 
+@pytest.mark.slow
 def test_a_live_job_leaves_a_slot_that_an_operator_distrusts(patient: PatientJob) -> None:
     cluster = patient.cluster
     patient.start(3, most=3)  # of four: the fourth takes the place of the bad one
@@ -48,6 +51,7 @@ def test_a_live_job_leaves_a_slot_that_an_operator_distrusts(patient: PatientJob
     assert (done.attempt, done.preemptions, done.progress.lost_samples) == (1, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_suspicious_slot_is_tried_out_by_its_agent_and_given_back(cluster: Cluster) -> None:
     """The fault is put into the database, since a core has none; the probe and all that follows are real."""
     node = next(cluster.client.nodes())

@@ -112,7 +112,7 @@ def answer(shell: Shell, block: Block, shown: str | None) -> None:
         printed = shell.run(last)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_quickstart_from_install_to_stop(shell: Shell) -> None:
     everything = list(blocks(PAGE))

@@ -25,6 +25,7 @@ def ended(cluster: Cluster, job_id: str) -> JobView:
     return cluster.client.job(job_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_restarted_script_shows_whether_it_resumes(
     cluster: Cluster, tmp_path: Path, *, resumes: bool
@@ -74,6 +75,7 @@ def test_how_scripts_end_behind_a_shell(cluster: Cluster) -> None:
     assert "Unable to locate sufficient 2 gpus" in flagged.message
 
 
+@pytest.mark.slow
 def test_a_library_script_that_is_one_process_trains_without_a_launcher(
     cluster: Cluster, tmp_path: Path
 ) -> None:

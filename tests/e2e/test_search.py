@@ -14,6 +14,7 @@ from tests.e2e.conftest import SCRIPTS, Cluster
 EPOCHS = 80
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_job_that_gains_nothing_from_a_second_slot_gives_it_back(
     cluster: Cluster, name: str, tmp_path: Path

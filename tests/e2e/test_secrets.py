@@ -22,7 +22,7 @@ from headway.local.postgres import EmbeddedPostgres, find_binaries
 from headway.local.stack import LocalStack, Stores
 from tests.e2e.conftest import PATIENCE_S, Cluster, living_ranks
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SCRIPT = """
 import os, threading

@@ -37,6 +37,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 async def test_the_example_makes_a_report_and_its_rows(tmp_path: Path):
     out = tmp_path / "out"
     program = await start("--policy", "goodput,fifo", "--oracle", "--out", str(out))
@@ -60,6 +61,7 @@ async def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 async def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path):
     program = await start("--seeds", "500", "--out", str(tmp_path / "out"))
     await until(lambda: bool(children(program.pid)), within_s=60)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from benchmarks.faulting.users import SCRIPTS
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import JobState
@@ -40,6 +42,7 @@ def slowed(pid: int) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_slowed_rank_is_found_and_its_job_moves(tmp_path: Path) -> None:
     with LocalStack(tmp_path / "stack", agents=2, slots=2) as stack, stack.client() as client:
         cluster = Cluster(stack, client)
@@ -66,9 +69,10 @@ def test_a_slowed_rank_is_found_and_its_job_moves(tmp_path: Path) -> None:
             cluster.until(lambda: client.job(job).allocation != held, "the job to move")
         cluster.until(lambda: client.job(job).state is JobState.SUCCEEDED, "its end")
         done = client.job(job)
-        found = [event.data for event in client.events(job) if event.kind == "straggler"]
-        assert [(one["node"], one["slot"]) for one in found] == [(alone, held[alone][0])]
-        assert found[0]["times"] > 1.5
-        slow = [slot.slow != "" for node in client.nodes() if node.name == alone for slot in node.slots]
-        assert slow == [slot == held[alone][0] for slot in range(2)]
+        # Later ones are possible: a busy machine slows ranks down as truly as this test does.
+        first = next(event.data for event in client.events(job) if event.kind == "straggler")
+        assert (first["node"], first["slot"]) == (alone, held[alone][0])
+        assert first["times"] > 1.5
+        (node,) = (node for node in client.nodes() if node.name == alone)
+        assert node.slots[held[alone][0]].slow != ""
         assert (done.attempt, done.progress.epochs_exact, done.infrastructure_failures) == (1, EPOCHS, 0)

@@ -11,7 +11,7 @@ from tests.collector import Collector
 from tests.e2e.conftest import PATIENCE_S, Cluster, PatientJob
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_job_is_followed_from_its_submit_to_its_resize(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def submit(cluster: Cluster, tmp_path: Path) -> Any:
     return submitted
 
 
+@pytest.mark.slow
 def test_it_resumes_from_its_own_checkpoint_at_another_size(cluster: Cluster, submit: Any) -> None:
     job = submit(
         "gpt-restart",
@@ -58,6 +59,7 @@ def test_it_resumes_from_its_own_checkpoint_at_another_size(cluster: Cluster, su
     assert done.progress.metrics["loss"] < 4.0
 
 
+@pytest.mark.slow
 def test_it_runs_at_the_one_size_of_its_job_file(cluster: Cluster, submit: Any) -> None:
     job = submit("gpt-never", {"min": 2, "max": 2, "resize": "never"})
     done = cluster.ended(job().id)

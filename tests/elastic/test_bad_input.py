@@ -63,6 +63,7 @@ def together(made: Job, size: int) -> Generation:
 # Models and optimizers
 
 
+@pytest.mark.slow
 def test_ranks_with_different_models_are_refused_at_the_start(job: Callable[..., Job]) -> None:
     started = together(job("odd.py", "--wider-on", 1), 3)
     assert codes(started) == [1, 1, 1], started.output()

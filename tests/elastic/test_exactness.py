@@ -46,7 +46,7 @@ def counting(make: Callable[..., Job], *arguments: object, **env: str) -> Job:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 16))]
+    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 16))]
 )
 def test_random_stops_kills_and_sizes(job: Callable[..., Job], seed: int) -> None:
     rng = random.Random(seed)
@@ -106,6 +106,7 @@ def test_a_stop_in_the_last_epoch_s_evaluation_lets_training_complete(job: Calla
     assert_counts(counted, samples=50, epochs=2, batch=8)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_costs_only_what_came_after_the_last_checkpoint(job: Callable[..., Job]) -> None:
     counted = counting(job, "--epochs", 20, HEADWAY_CHECKPOINT_EVERY_S="0.000001")
     killed = counted.run(2, FAULTS=json.dumps([[0, 130, "SIGKILL"]]))
@@ -154,6 +155,7 @@ def losses_by_step(folder: Path, *, samples: int, epochs: int, batch: int) -> li
     ]
 
 
+@pytest.mark.slow
 def test_the_losses_are_those_of_an_undisturbed_run(job: Callable[..., Job]) -> None:
     shape = {"samples": 301, "epochs": 3, "batch": 16}
 

@@ -36,6 +36,7 @@ def final(job: Job, metric: str) -> float:
     return [message.values[metric] for message in job.messages(Metrics) if metric in message.values][-1]
 
 
+@pytest.mark.slow
 def test_digits(job: Callable[..., Job]) -> None:
     digits = job(EXAMPLES / "digits.py")
     stopped_once(digits, (1, 2), in_training)
@@ -43,6 +44,7 @@ def test_digits(job: Callable[..., Job]) -> None:
     assert [audit.exactly_once for audit in digits.messages(EpochClosed)] == [True] * 20
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_gpt_char(job: Callable[..., Job]) -> None:
     gpt = job(EXAMPLES / "gpt_char.py", "--epochs", 2, "--characters", 300_000)
@@ -51,6 +53,7 @@ def test_gpt_char(job: Callable[..., Job]) -> None:
     assert [audit.exactly_once for audit in gpt.messages(EpochClosed)] == [True] * 2
 
 
+@pytest.mark.slow
 def test_gpt_fsdp_changes_size_in_place(job: Callable[..., Job]) -> None:
     live = Live(job(EXAMPLES / "gpt_fsdp.py", "--epochs", 2, "--characters", 60_000))
     live.start(1)
@@ -64,6 +67,7 @@ def test_gpt_fsdp_changes_size_in_place(job: Callable[..., Job]) -> None:
     assert losses[1] < losses[0] < 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", ["tp", "pp"])
 def test_gpt_changes_its_mesh_in_place(job: Callable[..., Job], dimension: str) -> None:
     live = Live(job(EXAMPLES / f"gpt_{dimension}.py", "--epochs", 2, "--characters", 40_000))
@@ -77,6 +81,7 @@ def test_gpt_changes_its_mesh_in_place(job: Callable[..., Job], dimension: str) 
     assert losses[1] < losses[0] < 4.0
 
 
+@pytest.mark.slow
 def test_plain_ddp(job: Callable[..., Job]) -> None:
     plain = job(EXAMPLES / "plain_ddp.py", "--steps", 600)
     second = stopped_once(plain, (1, 2), lambda generation: "step 100" in generation.output())

@@ -52,7 +52,7 @@ def featured(job: Callable[..., Job]) -> Callable[..., Job]:
         ("bf16", HALF),
         ("scaler", HALF),
         ("compile", EXACT),
-        pytest.param("inductor", EXACT, marks=pytest.mark.long),  # compiles for a minute
+        pytest.param("inductor", EXACT, marks=pytest.mark.slow),  # compiles for a minute
     ],
 )
 def test_a_resize_and_a_loss_change_no_result(
@@ -84,6 +84,7 @@ def test_a_resize_and_a_loss_change_no_result(
         assert its["graphs"] <= facts["graphs"] + 1, "one more graph, for batches of any length"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "sizes", "graphs"), [(12, (2, 3, 1, 4), 2), (3, (2, 3), 3)])
 def test_any_number_of_resizes_compiles_one_more_graph_and_one_for_single_samples(
     featured: Callable[..., Job], batch: int, sizes: tuple[int, ...], graphs: int

@@ -60,6 +60,7 @@ def test_a_recipe_changes_few_lines(recipe: str) -> None:
     assert 0 < changed_lines(before, after) <= MOST_CHANGED
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_grows_shrinks_and_loses_a_rank_in_place(held: Callable[[str], Job], recipe: str) -> None:
@@ -99,6 +100,7 @@ def losses(reported: list[Metrics]) -> dict[int, float]:
     return {one.samples: one.values["eval_loss"] for one in reported if "eval_loss" in one.values}
 
 
+@pytest.mark.slow
 def test_the_sharded_recipe_changes_size_in_place_and_restarts_after_a_loss(
     held: Callable[[str], Job],
 ) -> None:

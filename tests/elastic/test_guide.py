@@ -47,12 +47,13 @@ def test_a_loop_by_steps_changes_in_few_lines() -> None:
     assert changed_lines(folder / "before.py", folder / "after.py") <= MOST_CHANGED
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_script_before_learns(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(FOLDER / "before.py"))
     assert accuracies(capsys.readouterr().out)[-1] > 0.9
 
 
+@pytest.mark.slow
 def test_the_script_after_learns_the_same_though_it_was_stopped_and_resized(job: Callable[..., Job]) -> None:
     convert = job(FOLDER / "after.py")
     second = stopped_once(convert, (1, 2), in_training)

@@ -13,7 +13,7 @@ from tests.elastic.harness import Job, codes
 from tests.elastic.live import Live
 from tests.elastic.test_examples import EXAMPLES, final, in_training, stopped_once
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 needs_transformers = pytest.mark.skipif(
     find_spec("transformers") is None,
     reason="TRANSFORMERS IS NOT TESTED: pip install 'headway[transformers]'",

@@ -29,6 +29,7 @@ def held(counting: Callable[..., Live], size: int, **options: int) -> Live:
     return live
 
 
+@pytest.mark.slow
 def test_a_newcomer_with_another_model_is_told_why_and_the_others_go_on(
     counting: Callable[..., Live], tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_member_dies_before_the_others_come_to_meet_it(counting: Callable[...,
     assert not live.messages(Restored)
 
 
+@pytest.mark.slow
 def test_members_that_do_not_meet_a_new_rank_say_so_and_go_on(counting: Callable[..., Live]) -> None:
     live = held(counting, 2)
     order = live.newcomers(live.members, 1)
@@ -157,7 +159,7 @@ def test_a_newcomer_is_told_to_stop_while_it_waits(counting: Callable[..., Live]
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 12))]
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 12))]
 )
 def test_random_changes_and_losses(counting: Callable[..., Live], seed: int) -> None:
     rng = random.Random(seed)

@@ -17,6 +17,7 @@ from headway.contract.orders import Order, order_to_json
 SCRIPT = Path(__file__).parent / "scripts" / "meeting.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_member_that_dies_before_it_connects_is_not_waited_for(victim: int) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))

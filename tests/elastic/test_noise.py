@@ -57,6 +57,7 @@ def noise_of(ended: Generation) -> Noise:
     return Noise(last.gradient_sqr, last.gradient_var)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "lr"), [("SGD", 0.02), ("Adam", 3e-4), ("AdamW", 3e-4)])
 def test_the_noise_scale_of_a_regression_is_right(
     trained: Callable[..., Generation], optimizer: str, lr: float
@@ -66,6 +67,7 @@ def test_the_noise_scale_of_a_regression_is_right(
     assert noise_of(ended).scale == pytest.approx(result_of(ended)["scale"], rel=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "arguments"),
     [(1, []), (1, ["--max-local", BATCH // 2]), (2, [])],
@@ -90,6 +92,7 @@ def chosen_batch(noise: Noise) -> int:
     ).global_batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "batch"), [(40.0 * BATCH, 2 * BATCH), (0.02 * BATCH, BATCH)])
 def test_the_batch_of_a_lone_adam_job_grows_where_noise_dominates(
     trained: Callable[..., Generation], scale: float, batch: int
@@ -100,6 +103,7 @@ def test_the_batch_of_a_lone_adam_job_grows_where_noise_dominates(
     assert chosen_batch(noise) == batch
 
 
+@pytest.mark.slow
 def test_measurements_cost_less_than_three_percent_of_the_steps(trained: Callable[..., Generation]) -> None:
     """A measurement is at most one more backward pass, so their number in 1,024 steps bounds their cost."""
     ended = trained("AdamW", 3e-4)
@@ -136,6 +140,7 @@ def test_a_restarted_job_continues_with_the_same_estimate(job: Callable[..., Job
     assert (first.gradient_sqr, first.gradient_var) == (before.sqr, before.var)
 
 
+@pytest.mark.slow
 def test_a_whole_move_keeps_the_estimate(job: Callable[..., Job]) -> None:
     live = Live(job_of(job, "AdamW", 3e-4, epochs=4))
     live.start(1, steps=300)

@@ -40,6 +40,7 @@ def test_by_hand(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_by_hand_with_a_sharded_model(tmp_path: Path) -> None:
     for sharded in (0, 1):
         (tmp_path / str(sharded)).mkdir()
@@ -57,6 +58,7 @@ def test_by_hand_with_a_sharded_model(tmp_path: Path) -> None:
     assert sharded == [pytest.approx(line, rel=1e-4) for line in plain]
 
 
+@pytest.mark.slow
 def test_by_hand_with_checkpoints(tmp_path: Path) -> None:
     uri = (tmp_path / "kept").as_uri()
     for epochs in (1, 3, 3):
@@ -70,6 +72,7 @@ def test_by_hand_with_checkpoints(tmp_path: Path) -> None:
         torch.testing.assert_close(counts, expected_counts(50, epochs, 8), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_under_torchrun(tmp_path: Path) -> None:
     python(

@@ -117,6 +117,7 @@ def assert_replicas_are_identical(folder: Path, size: int) -> None:
         assert all(torch.equal(state[key], states[0][key]) for key in states[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ranks", "limit"),
     [("chain", 2, None), ("chain", 3, 2), ("wide", 2, None), ("tied", 2, 3), ("tied", 3, None)],
@@ -180,6 +181,7 @@ def test_a_model_that_cannot_be_cut_trains_as_without(partial: Callable[..., Job
         assert all(torch.equal(states[0][key], states[1][key]) for key in states[1])
 
 
+@pytest.mark.slow
 def test_equal_samples_where_the_script_wants_them(partial: Callable[..., Job]) -> None:
     trained = partial("--even")
     trained.run(2)
@@ -200,6 +202,7 @@ def test_a_rank_alone_trains_as_without(partial: Callable[..., Job]) -> None:
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[1])
 
 
+@pytest.mark.slow
 def test_members_come_and_are_lost_in_between(partial: Callable[..., Job]) -> None:
     live = Live(partial("--epochs", 4))
     live.start(2, steps=3)

@@ -55,6 +55,7 @@ MESHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MESHES)
 def test_the_state_is_bit_equal_after_every_move(pipelined: Callable[..., Live], kind: str) -> None:
     names, changes = MESHES[kind]
@@ -74,6 +75,7 @@ def test_the_state_is_bit_equal_after_every_move(pipelined: Callable[..., Live],
     assert all(one.exactly_once for one in audits)
 
 
+@pytest.mark.slow
 def test_gradients_accumulate_over_batches_of_different_sizes(pipelined: Callable[..., Live]) -> None:
     alone = pipelined("--plain")
     alone.start(1)
@@ -84,6 +86,7 @@ def test_gradients_accumulate_over_batches_of_different_sizes(pipelined: Callabl
     assert_continuous(steps(live.job.folder), steps(alone.job.folder))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_loads_on_another_number_of_stages(pipelined: Callable[..., Live]) -> None:
     alone = pipelined("--plain")
     alone.start(1)
@@ -101,6 +104,7 @@ def test_a_checkpoint_loads_on_another_number_of_stages(pipelined: Callable[...,
     assert_continuous(steps(live.job.folder), steps(alone.job.folder))
 
 
+@pytest.mark.slow
 def test_a_stage_may_have_no_trained_parameters(pipelined: Callable[..., Live]) -> None:
     alone = pipelined("--plain", "--frozen", 3)
     alone.start(1)

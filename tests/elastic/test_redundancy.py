@@ -41,6 +41,7 @@ def undisturbed(redundant: Callable[..., Live]) -> Callable[..., list[Step]]:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["forward", "backward", "before clipping", "exchange", "before commit"])
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_loss_before_the_commit_repeats_the_step(
@@ -51,6 +52,7 @@ def test_a_loss_before_the_commit_repeats_the_step(
     assert_one_step_was_lost(live, undisturbed(3), LOST_IN - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["after commit", "after own step"])
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_loss_after_the_commit_keeps_the_step(
@@ -61,6 +63,7 @@ def test_a_loss_after_the_commit_keeps_the_step(
     assert_one_step_was_lost(live, undisturbed(3), LOST_IN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unsure", [0, 2])
 def test_a_rank_that_does_not_know_of_the_commit_takes_the_step_later(
     redundant: Callable[..., Live], undisturbed: Callable[..., list[Step]], unsure: int
@@ -70,6 +73,7 @@ def test_a_rank_that_does_not_know_of_the_commit_takes_the_step_later(
     assert_one_step_was_lost(live, undisturbed(3), LOST_IN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "fused"])
 @pytest.mark.parametrize("place", ["forward", "after commit"])
 def test_the_last_rank_alone_has_everything(
@@ -80,6 +84,7 @@ def test_the_last_rank_alone_has_everything(
     assert_one_step_was_lost(live, undisturbed(2, optimizer), LOST_IN - (place == "forward"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [(0, 1), (2, 0)])
 def test_two_neighbours_at_once_are_lost_with_a_part(
     redundant: Callable[..., Live], lost: tuple[int, ...]
@@ -112,6 +117,7 @@ def test_a_replicated_model_has_no_parts_to_copy(job: Callable[..., Job]) -> Non
     assert "elastic.redundancy has no effect" in started.output()
 
 
+@pytest.mark.slow
 def test_every_other_rank_is_lost_at_once(
     redundant: Callable[..., Live], undisturbed: Callable[..., list[Step]]
 ) -> None:
@@ -120,6 +126,7 @@ def test_every_other_rank_is_lost_at_once(
     assert_one_step_was_lost(live, undisturbed(4), LOST_IN - 1)
 
 
+@pytest.mark.slow
 def test_copies_are_made_anew_after_each_change(redundant: Callable[..., Live]) -> None:
     live = redundant()
     live.start(2, steps=3)

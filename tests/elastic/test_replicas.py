@@ -50,6 +50,7 @@ def undisturbed(
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "place"),
     [
@@ -70,6 +71,7 @@ def test_a_loss_before_the_commit_repeats_the_step(
     assert all(one.replicates for one in live.messages(FirstStep))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("victim", "place"), [(0, "after commit"), (3, "after own step")])
 def test_a_loss_after_the_commit_keeps_the_step(
     replicated: Callable[..., Live], undisturbed: Callable[..., list[Step]], victim: int, place: str
@@ -79,6 +81,7 @@ def test_a_loss_after_the_commit_keeps_the_step(
     assert_one_step_was_lost(live, undisturbed(HSDP, "replicate", "fsdp"), LOST_IN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unsure", [0, 3])
 def test_a_rank_that_does_not_know_of_the_commit_takes_the_step_later(
     replicated: Callable[..., Live], undisturbed: Callable[..., list[Step]], unsure: int
@@ -89,6 +92,7 @@ def test_a_rank_that_does_not_know_of_the_commit_takes_the_step_later(
     assert_one_step_was_lost(live, undisturbed(HSDP, "replicate", "fsdp"), LOST_IN)
 
 
+@pytest.mark.slow
 def test_a_lost_replica_costs_a_step(
     replicated: Callable[..., Live], undisturbed: Callable[..., list[Step]]
 ) -> None:
@@ -106,6 +110,7 @@ def test_all_ranks_with_a_part_are_lost_at_once(replicated: Callable[..., Live])
     assert "SHARDS_LOST" in live.output()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("victim", "place"), [(1, "forward"), (2, "backward"), (3, "before commit")])
 def test_a_part_of_a_tensor_parallel_group_has_a_replica(
     replicated: Callable[..., Live], undisturbed: Callable[..., list[Step]], victim: int, place: str
@@ -122,6 +127,7 @@ def test_a_loss_within_a_closure_is_a_restart(replicated: Callable[..., Live]) -
     assert live.wait() == [EXIT_RETRY] * 3, live.output()
 
 
+@pytest.mark.slow
 def test_a_loss_before_a_closure_costs_a_step(replicated: Callable[..., Live]) -> None:
     live = replicated("replicate", "fsdp", arguments=("--closure",))
     lose(live, 4, (1, LOST_IN, "before commit"), mesh=HSDP, then=MeshShape(fsdp=3))

@@ -26,6 +26,7 @@ def sharded(job: Callable[..., Job]) -> Callable[..., Live]:
     return make
 
 
+@pytest.mark.slow
 def test_the_state_is_bit_equal_after_every_move(sharded: Callable[..., Live]) -> None:
     alone = sharded()
     alone.start(2)
@@ -63,6 +64,7 @@ def test_the_state_is_bit_equal_after_every_move(sharded: Callable[..., Live]) -
     assert not live.messages(Restored)
 
 
+@pytest.mark.slow
 def test_several_optimizers_keep_their_states(sharded: Callable[..., Live]) -> None:
     alone = sharded()  # one optimizer with the same settings
     alone.start(2)
@@ -118,6 +120,7 @@ MESHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MESHES)
 def test_the_state_is_bit_equal_on_meshes_of_several_dimensions(
     sharded: Callable[..., Live], kind: str
@@ -140,6 +143,7 @@ def test_the_state_is_bit_equal_on_meshes_of_several_dimensions(
     assert all(one.exactly_once for one in audits)
 
 
+@pytest.mark.slow
 def test_a_whole_move_goes_through_a_checkpoint(sharded: Callable[..., Live]) -> None:
     live = sharded()
     live.start(2, steps=3)
@@ -154,6 +158,7 @@ def test_a_whole_move_goes_through_a_checkpoint(sharded: Callable[..., Live]) ->
     assert live.messages(Completed)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_renumbered_ranks_loads_on_another_mesh(sharded: Callable[..., Live]) -> None:
     live = sharded("--mesh", "fsdp", "tp", "--hidden", 12)
     live.start(2, steps=3, mesh=MeshShape(fsdp=2))
@@ -171,6 +176,7 @@ def test_a_checkpoint_of_renumbered_ranks_loads_on_another_mesh(sharded: Callabl
     assert [one.before for one in noted[1:]] == [one.after for one in noted[:-1]]
 
 
+@pytest.mark.slow
 def test_a_rank_lost_during_a_move_costs_a_restart(sharded: Callable[..., Live]) -> None:
     live = sharded("--timeout-s", 8)
     live.start(2, steps=3)

@@ -42,6 +42,7 @@ def together(tasks: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> list[i
     return [process.exitcode for process in processes]
 
 
+@pytest.mark.slow
 def test_a_process_may_be_killed_at_any_point_of_a_save(tmp_path: Path) -> None:
     at, code = 0, -signal.SIGKILL
     while code == -signal.SIGKILL:
@@ -78,11 +79,13 @@ def over(size: int, target: Callable[..., None], *arguments: Any) -> list[int]:
     return together([(target, (rank, size, store.port, *arguments)) for rank in range(size)])
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_loads_what_two_have_saved(saved: tuple[str, str]) -> None:
     for size in (1, 2, 3):
         assert over(size, load_shards, *saved, 1) == [0] * size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["0-0.safetensors", "1-0.safetensors", "manifest.json"])
 def test_shards_that_are_damaged_are_passed_over_by_all(saved: tuple[str, str], part: str) -> None:
     newest = max(Path(saved[0]).iterdir())

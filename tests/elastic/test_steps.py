@@ -74,6 +74,7 @@ def stepping(job: Callable[..., Job]) -> Callable[..., Live]:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "arguments"),
     [

@@ -98,6 +98,7 @@ def changes(live: Live) -> None:
     assert live.wait() == [0] * len(live.members), live.output()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_grow_shrink_lose_and_grow_again(streaming: Callable[..., Live], reader: str) -> None:
     live = streaming(reader)
@@ -119,6 +120,7 @@ def test_a_whole_move_goes_through_storage(streaming: Callable[..., Live]) -> No
     assert_once(live.job, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [[reader] for reader in READERS] + [["stateful", "--sharded"]], ids=" ".join
 )

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.networking.cluster import Network
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
@@ -27,6 +29,7 @@ def pair(tmp_path: Path, **fields: Any) -> JobSpec:
     return JobSpec.model_validate({**spec, **fields})
 
 
+@pytest.mark.slow
 def test_hosts_whose_names_mean_a_loopback_address_train_together(
     net: Network, client: Client, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -49,6 +52,7 @@ def said_by(client: Client, job: str) -> str:
     return met[0] if met else ""
 
 
+@pytest.mark.slow
 def test_hosts_that_cannot_reach_each_other_are_named_by_the_job_that_met_it(
     net: Network, client: Client, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from benchmarks.networking.cluster import Network
 from headway.client.client import Client
 from headway.contract.views.jobs import JobState, Reason
@@ -15,6 +17,7 @@ from tests.network.test_interfaces import pair
 NAMED_S = 10.0
 
 
+@pytest.mark.slow
 def test_a_pair_that_cannot_talk_is_named_within_ten_seconds_and_no_job_spans_it(
     net: Network, client: Client, cluster: Cluster, tmp_path: Path
 ) -> None:

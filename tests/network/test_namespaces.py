@@ -51,6 +51,7 @@ def reaches(host: Namespace, address: str) -> bool:
     return answer == "reached"
 
 
+@pytest.mark.slow
 def test_packets_to_one_address_are_lost(pair: Pair) -> None:
     service, queue = pair.bridge.address(1), pair.bridge.address(2)
     assert reaches(pair.one, pair.other.address)
@@ -78,6 +79,7 @@ def test_isolated_and_unplugged_hosts(pair: Pair) -> None:
     assert reaches(pair.one, pair.other.address)
 
 
+@pytest.mark.slow
 def test_a_limited_link_is_slow_in_both_directions(pair: Pair) -> None:
     pair.one.limit(8.0)
     for direction in (pair.one, pair.other):

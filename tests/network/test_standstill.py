@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from benchmarks.networking.cluster import Network
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
@@ -57,6 +59,7 @@ def finished(client: Client, cluster: Cluster, job: str, folder: Path) -> int:
     return done.attempt
 
 
+@pytest.mark.slow
 def test_a_standstill_is_named_and_ends_within_seconds_of_the_healing(
     net: Network, client: Client, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -81,6 +84,7 @@ def test_a_standstill_is_named_and_ends_within_seconds_of_the_healing(
     assert finished(client, cluster, job, tmp_path) == 1
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_reach_each_other_save_what_they_trained_when_they_are_stopped(
     net: Network, client: Client, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def hosts(tmp_path: Path, database_url: str, redis_url: str) -> Iterator[Hosts]:
         yield Hosts(exits, tmp_path, database_url, redis_url)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_lead_to_a_job_on_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
     shells = [one.text for one in blocks(PAGE) if one.language == "sh"]
     (job,) = [one.text for one in blocks(PAGE) if one.language == "yaml"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ def find_slots(
     device_kind: str | None,
     known: Sequence[SlotInfo] = (),
     gpus: Sequence[SlotInfo] | None = None,
+    claim: Callable[[str], str | None] = lambda _: None,
 ) -> list[SlotInfo]:
     """Return the slots to offer: without `device_kind` the GPUs, or one CPU slot per core where there is none.
 
@@ -43,28 +44,65 @@ def find_slots(
 
     `known` are the slots that this agent offered before. A GPU keeps its slot number while the agent's folder
     exists, and a GPU that disappears keeps its number until another GPU takes it. `gpus` are the GPUs that
-    NVML lists.
+    NVML lists. `claim` claims the GPU with a uuid for this agent: only claimed ones are offered. It returns the
+    name of another agent that offers the GPU, if there is one.
 
     Raises:
-        HeadwayError: GPUs were requested by kind or number, and the host has fewer.
+        HeadwayError: GPUs were requested by kind or number, and the host has fewer, or other agents offer them.
     """
     found = []
+    held: dict[str, str] = {}
     cpu = DEVICE_CPU if device_kind is None else device_kind
     if device_kind is None or not is_cpu(device_kind):
         shown = gpu_slots() if gpus is None else gpus
         before, now = (
             [slot for slot in some if device_kind in (None, slot.device_kind)] for some in (known, shown)
         )
-        found = keep_places(before, now)
-    if not found and is_cpu(cpu):
+        before = [slot for slot in before if wanted is None or slot.index < wanted]
+        mine, held = _claimed(before, now, wanted, claim)
+        found = keep_places([slot for slot in before if slot.uuid not in held], mine)
+    if not found and not held and is_cpu(cpu):
         return [SlotInfo(index=index, device_kind=cpu) for index in range(wanted or cpu_count())]
     if not found or (wanted or 0) > len(found):
         kind = "" if device_kind is None else f" of kind {device_kind}"
+        if held:
+            raise _offered_elsewhere(held, len(found), wanted)
         raise HeadwayError(
             f"This host has {len(found)} GPUs{kind}, but the agent is configured to offer {wanted or 1}.",
             "Check nvidia-smi, ask for fewer with --slots, or offer CPU slots with --device-kind cpu.",
         )
     return found[:wanted]
+
+
+def _claimed(
+    known: Sequence[SlotInfo],
+    gpus: Sequence[SlotInfo],
+    wanted: int | None,
+    claim: Callable[[str], str | None],
+) -> tuple[list[SlotInfo], dict[str, str]]:
+    """Claim up to `wanted` GPUs, known ones first. Return them, and the holders of GPUs that are not free, by uuid."""
+    before = {slot.uuid for slot in known}
+    mine: list[SlotInfo] = []
+    held: dict[str, str] = {}
+    for gpu in sorted(gpus, key=lambda one: one.uuid not in before):
+        if wanted is not None and len(mine) >= wanted:
+            break
+        holder = None if gpu.uuid is None else claim(gpu.uuid)
+        if holder is None:
+            mine.append(gpu)
+        elif gpu.uuid is not None:
+            held[gpu.uuid] = holder
+    return sorted(mine, key=lambda one: one.index), held
+
+
+def _offered_elsewhere(held: Mapping[str, str], free: int, wanted: int | None) -> HeadwayError:
+    """Return the error for GPUs that other agents of this host offer."""
+    others = ", ".join(f"{uuid} by agent {name}" for uuid, name in sorted(held.items()))
+    return HeadwayError(
+        f"Other agents of this host offer its GPUs: {others}. {free} are free, and this agent is to offer {wanted or 1}.",
+        "Stop the other agent or give it fewer --slots, ask for fewer here, or offer CPU slots with --device-kind cpu. "
+        "For tests, --share-gpus offers a GPU twice.",
+    )
 
 
 def keep_places(known: Sequence[SlotInfo], found: Sequence[SlotInfo]) -> list[SlotInfo]:

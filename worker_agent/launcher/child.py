@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -68,6 +69,7 @@ def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: 
         _execute(plan.argv, target, env)
     os.environ.clear()
     os.environ.update(env)
+    time.tzset()  # the C library has read the launcher's zone
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python interpreter does
     preload.use_threads(plan.threads)
     preload.fresh_seeds()

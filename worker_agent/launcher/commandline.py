@@ -28,7 +28,20 @@ _READ_AT_START = (
     "TORCH",
     "PYTORCH",
     "MALLOC_",
+    "GLIBC_",
+    "LC_",
+    "LANG",
+    "BLIS_",
+    "NPY_",
+    "VECLIB_",
+    "NUMEXPR_",
+    "ATEN_",
+    "DNNL_",
+    "ONEDNN_",
+    "MKLDNN_",
+    "KINETO_",
 )
+"""Prefixes of variables that the interpreter or C code reads once. The launcher knows those that Python code reads."""
 _READ_LATER = frozenset({"OMP_NUM_THREADS", "PYTHONPATH", "PYTHONUNBUFFERED"})
 """Exceptions to the prefixes: the forked process applies these itself."""
 _CHOOSES_INTERPRETER = frozenset({"PATH", "VIRTUAL_ENV", "CONDA_PREFIX"})

@@ -367,6 +367,8 @@ class Keeper:
             extra = [Path(entry) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
             name = shadowed([start, *extra])
             reason = f"the job has its own {name}" if name else ""
+            read = self._preloaded.has_read(plan.set_by_job)
+            reason = reason or (f"imported modules have read {read}" if read else "")
         if reason:
             _log.info("starting new interpreters: %s", reason)
             return "spawn"

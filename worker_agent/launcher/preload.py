@@ -7,9 +7,13 @@ import hashlib
 import importlib
 import importlib.util
 import logging
+import os
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from worker_agent.launcher.processes import holds_device, thread_count
 
@@ -35,6 +39,10 @@ SINGLE_THREADED = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 """Environment of the launcher: no library may start a thread, or open the GPU to detect it."""
+_SET_ANEW = frozenset(
+    {"HOME", "LOGNAME", "PYTHONPATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "TEMP", "TMP", "TMPDIR", "USER"}
+)
+"""Variables that a fork applies itself, or that have a value of the run in every rank."""
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Environment of the launcher, unless it has its own tunables: the C library requests huge pages.
 
@@ -45,31 +53,62 @@ up to five times as fast.
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """Result of the preload. `no_fork` is the reason why this process cannot fork ranks; empty if it can."""
+    """Result of the preload. `no_fork` is the reason why this process cannot fork ranks; empty if it can.
+
+    `reads` has the environment variables that the modules read while they were imported.
+    """
 
     has_torch: bool
     no_fork: str
+    reads: frozenset[str] = frozenset()
+
+    def has_read(self, names: Iterable[str]) -> str | None:
+        """Return the first of these variables that a new interpreter would read before its script starts."""
+        return next((name for name in sorted(names) if name in self.reads - _SET_ANEW), None)
 
 
 def preload() -> Preloaded:
     """Import the modules, and check that the process is still safe to fork."""
-    for name in _MODULES:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            _log.info("not preloaded: %s (%s)", name, error)
-        except Exception:  # noqa: BLE001  # a broken package must not stop other jobs
-            _log.exception("%s cannot be imported; ranks that import it fail with the same error", name)
+    with recorded_reads() as reads:
+        for name in _MODULES:
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                _log.info("not preloaded: %s (%s)", name, error)
+            except Exception:  # noqa: BLE001  # a broken package must not stop other jobs
+                _log.exception("%s cannot be imported; ranks that import it fail with the same error", name)
     gc.collect()
     gc.freeze()  # otherwise a collection in a rank would write to, and so copy, every page
     has_torch = "torch.distributed" in sys.modules
+    known = frozenset(reads)
     if not has_torch:
         return Preloaded(has_torch, "torch is not installed beside the agent")
     if thread_count() > 1:
-        return Preloaded(has_torch, f"importing torch started {thread_count() - 1} threads")
+        return Preloaded(has_torch, f"importing torch started {thread_count() - 1} threads", known)
     if holds_device():
-        return Preloaded(has_torch, "importing torch opened a GPU")
-    return Preloaded(has_torch, "")
+        return Preloaded(has_torch, "importing torch opened a GPU", known)
+    return Preloaded(has_torch, "", known)
+
+
+@contextmanager
+def recorded_reads() -> Iterator[set[str]]:
+    """Yield a set that gets the name of every variable that Python code reads from `os.environ` meanwhile.
+
+    A copy of the whole environment counts as a reading of every variable in it.
+    """
+    reads: set[str] = set()
+    kind = type(os.environ)
+    original = kind.__getitem__
+
+    def getitem(self: Any, name: Any) -> Any:
+        reads.add(str(name))
+        return original(self, name)
+
+    kind.__getitem__ = getitem  # type: ignore[method-assign]
+    try:
+        yield reads
+    finally:
+        kind.__getitem__ = original  # type: ignore[method-assign]
 
 
 def shadowed(folders: list[Path]) -> str | None:

@@ -22,7 +22,7 @@ import threading
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn, TextIO, cast
 
 
 def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
@@ -30,15 +30,37 @@ def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
 
     `sys.path[0]` must be the caller's own entry; it is replaced.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", line_buffering=True)
+    prepare_output()
     write_stacks_on_request()
     sys.argv = [name, *arguments]
     sys.path[0] = str(Path.cwd() if is_module else Path(name).resolve().parent)
     importlib.invalidate_caches()
     multiprocessing.process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
     flush_and_exit(_run_to_exit_code(name, is_module=is_module))
+
+
+def prepare_output() -> None:
+    """Make the output streams write UTF-8, at once if `PYTHONUNBUFFERED` says so. Each keeps its `errors`.
+
+    Standard error never raises for a character, as in a new interpreter.
+    """
+    sys.stdout = sys.__stdout__ = _output_stream(sys.stdout, sys.stdout.errors)  # type: ignore[misc, assignment]
+    kept = sys.stderr.errors
+    sys.stderr = sys.__stderr__ = _output_stream(sys.stderr, "backslashreplace" if kept == "strict" else kept)  # type: ignore[misc, assignment]
+
+
+def _output_stream(stream: TextIO, errors: str | None) -> TextIO:
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    encoding = stream.encoding if os.environ.get("PYTHONIOENCODING") else "utf-8"
+    if os.environ.get("PYTHONUNBUFFERED") and not isinstance(stream.buffer, io.RawIOBase):
+        # `reconfigure(write_through=True)` would leave the text in the buffer below.
+        stream.flush()
+        raw = io.FileIO(stream.fileno(), "w", closefd=False)
+        raw.name = stream.name
+        return io.TextIOWrapper(cast("BinaryIO", raw), encoding, errors, write_through=True)
+    stream.reconfigure(encoding=encoding, errors=errors, line_buffering=True)
+    return stream
 
 
 def write_stacks_on_request() -> None:

@@ -160,6 +160,8 @@ class LaunchPlan:
     node_count: int
     live: bool = False
     """True if ranks join and leave one by one, and ranks on other nodes may use the store."""
+    set_by_job: tuple[str, ...] = ()
+    """Names of the variables that the job sets, secrets included."""
     ranks: dict[int, dict[str, str]] = field(repr=False)
     """Environment of each rank.
 

@@ -29,6 +29,8 @@ _IMPOSSIBLE = {
 """Errors of a file system for a name that it does not support or that already exists: the archive is at fault."""
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_EARLIEST_S = 315_619_200.0
+"""Date of files that are older: 1980-01-02. A zip archive cannot hold a date before 1980 in any time zone."""
 _LATEST_S = 2.0**33
 _OPEN_FILES = 64
 
@@ -121,7 +123,7 @@ def _write(entry: ArchiveEntry, parent: int, name: str) -> None:
         file.writelines(pieces(entry.content))
         file.flush()
         os.fchmod(file.fileno(), 0o755 if entry.executable else 0o644)
-        modified_s = entry.modified_s if 0 <= entry.modified_s < _LATEST_S else 0.0
+        modified_s = entry.modified_s if _EARLIEST_S <= entry.modified_s < _LATEST_S else _EARLIEST_S
         os.utime(file.fileno(), (modified_s, modified_s))
 
 

@@ -157,6 +157,7 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
         store_port=command.store_port or command.master_port,
         node_count=command.node_count,
         live=command.live,
+        set_by_job=tuple(sorted({*command.env, *command.secrets})),
         ranks={
             rank.rank: rank_env(
                 command,

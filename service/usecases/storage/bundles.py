@@ -15,13 +15,13 @@ from service.usecases.ports.transactions import Transactions
 
 MAX_FILES = 20_000
 MAX_UNPACKED_FACTOR = 20
-_USUAL_BYTES = 64 << 20
-_MOST_RATIO = 100
-"""Ratio of unpacked to packed bytes above which a bundle of more than `_USUAL_BYTES` is refused as a trap."""
 """Maximum size of an unpacked bundle, as a multiple of the upload limit.
 
 It keeps archive bombs from filling a node's disk.
 """
+_USUAL_BYTES = 64 << 20
+_MOST_RATIO = 100
+"""Ratio of unpacked to packed bytes above which a bundle of more than `_USUAL_BYTES` is refused as a trap."""
 
 
 def bundle_key(digest: str) -> str:

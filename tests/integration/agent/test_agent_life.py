@@ -56,6 +56,7 @@ def shorten_lease(stub: StubService, lease_s: float) -> None:
     stub.wait_for(lambda: len(stub.reports) > told + 1)
 
 
+@pytest.mark.slow
 def test_a_killed_agent_comes_back_to_its_ranks(
     stub: StubService, make_agent: MakeAgent, tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_killed_agent_comes_back_to_its_ranks(
     assert sorted(set(sequences)) == [entry.sequence for entry in stub.entries]
 
 
+@pytest.mark.slow
 def test_a_command_of_the_time_without_an_agent_is_taken_up(stub: StubService, make_agent: MakeAgent) -> None:
     agent = make_agent()
     agent.start()
@@ -102,6 +104,7 @@ def test_a_command_of_the_time_without_an_agent_is_taken_up(stub: StubService, m
     assert stub.exits("job")[0].exit_code == 143
 
 
+@pytest.mark.slow
 def test_an_agent_that_ends_leaves_its_ranks(stub: StubService, make_agent: MakeAgent) -> None:
     agent = make_agent()
     agent.start()
@@ -110,6 +113,7 @@ def test_an_agent_that_ends_leaves_its_ranks(stub: StubService, make_agent: Make
     assert alive(pids[0])
 
 
+@pytest.mark.slow
 def test_an_agent_that_owns_its_jobs_takes_them_along(
     stub: StubService, make_agent: MakeAgent, tmp_path: Path
 ) -> None:
@@ -123,6 +127,7 @@ def test_an_agent_that_owns_its_jobs_takes_them_along(
     wait_until(lambda: not any(alive(pid) for pid in kept))
 
 
+@pytest.mark.slow
 def test_ranks_die_with_a_shortened_lease_even_without_an_agent(
     stub: StubService, make_agent: MakeAgent
 ) -> None:
@@ -137,6 +142,7 @@ def test_ranks_die_with_a_shortened_lease_even_without_an_agent(
     assert {(end.signal, end.stopped_by_agent) for end in stub.exits("job").values()} == {(9, True)}
 
 
+@pytest.mark.slow
 def test_ranks_die_with_the_lease_when_the_service_is_away_and_work_goes_on_after(
     stub: StubService, make_agent: MakeAgent
 ) -> None:
@@ -154,6 +160,7 @@ def test_ranks_die_with_the_lease_when_the_service_is_away_and_work_goes_on_afte
     assert stub.exits("next")[0].exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_short_absence_of_the_service_costs_nothing(stub: StubService, make_agent: MakeAgent) -> None:
     agent = make_agent()
     agent.start()
@@ -167,6 +174,7 @@ def test_a_short_absence_of_the_service_costs_nothing(stub: StubService, make_ag
     assert samples == list(range(1, len(samples) + 1))
 
 
+@pytest.mark.slow
 def test_a_lost_launcher_loses_its_ranks_and_is_replaced(
     stub: StubService, make_agent: MakeAgent, tmp_path: Path
 ) -> None:
@@ -184,6 +192,7 @@ def test_a_lost_launcher_loses_its_ranks_and_is_replaced(
     assert stub.exits("job", 2)[0].exit_code == 0
 
 
+@pytest.mark.slow
 def test_an_upgrade_under_a_running_agent_does_not_keep_it_from_working(
     stub: StubService, make_agent: MakeAgent, tmp_path: Path
 ) -> None:
@@ -203,6 +212,7 @@ def test_an_upgrade_under_a_running_agent_does_not_keep_it_from_working(
     assert stub.exits("after")[0].exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_forgotten_node_joins_again(stub: StubService, make_agent: MakeAgent) -> None:
     agent = make_agent()
     agent.start()
@@ -215,6 +225,7 @@ def test_a_forgotten_node_joins_again(stub: StubService, make_agent: MakeAgent) 
     assert not alive(pids[0])
 
 
+@pytest.mark.slow
 def test_an_agent_waits_for_a_service_that_is_not_there_yet(stub: StubService, make_agent: MakeAgent) -> None:
     stub.answering = False
     agent = make_agent()
@@ -224,6 +235,7 @@ def test_an_agent_waits_for_a_service_that_is_not_there_yet(stub: StubService, m
     stub.wait_for(lambda: stub.reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("token", "refusal", "message"),
     [("wrong", None, "Check --token"), (JOIN_TOKEN, (409, "node-a has another agent"), "another --name")],
@@ -238,6 +250,7 @@ def test_a_refused_agent_says_why_and_ends(
     assert message in agent.log()
 
 
+@pytest.mark.slow
 def test_two_agents_cannot_share_a_folder(stub: StubService, make_agent: MakeAgent) -> None:
     first = make_agent()
     first.start()
@@ -248,6 +261,7 @@ def test_two_agents_cannot_share_a_folder(stub: StubService, make_agent: MakeAge
     assert "--state-dir" in second.log()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_refused_is_released(shared: StubService) -> None:
     """A service whose database was restored from a backup counts generations again from there."""
     shared.run("restored", "true", generation=5)

@@ -78,6 +78,7 @@ def calls(engine: Path, verb: str) -> list[dict[str, object]]:
     return [one for one in map(json.loads, lines) if one["argv"][0] == verb]
 
 
+@pytest.mark.slow
 def test_a_rank_runs_in_a_container_with_exactly_these_rights(
     stub: StubService, node: AgentProcess, engine: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_rank_runs_in_a_container_with_exactly_these_rights(
     assert not {"DOCKER_HOST", "LD_PRELOAD", "HEADWAY_JOIN_TOKEN"} & set(call["env"])  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_a_container_ends_when_its_run_is_killed(stub: StubService, node: AgentProcess, engine: Path) -> None:
     stub.run(
         "deaf", "python train.py", bundle=stub.add_bundle({"train.py": DEAF}), image=IMAGE, env={"VALUE": "x"}
@@ -117,6 +119,7 @@ def test_a_container_ends_when_its_run_is_killed(stub: StubService, node: AgentP
     assert calls(engine, "rm")[-1]["argv"] == ["rm", "--force", "headway-deaf-1-0"]
 
 
+@pytest.mark.slow
 def test_a_node_whose_engine_does_not_answer_says_so(
     stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:

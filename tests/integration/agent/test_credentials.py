@@ -20,6 +20,7 @@ def kept(state: Path) -> str:
     return token
 
 
+@pytest.mark.slow
 def test_an_agent_comes_back_by_its_own_token(
     stub: StubService, make_agent: MakeAgent, tmp_path: Path
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_forgotten_agent_joins_with_a_join_token(
     assert kept(tmp_path / "state") == stub.node_token
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kept_token", "code"), [(None, 2), ("of-long-ago", 78)])
 def test_an_agent_that_nobody_knows_says_what_it_needs(
     make_agent: MakeAgent, tmp_path: Path, kept_token: str | None, code: int
@@ -74,6 +76,7 @@ def test_credentials_are_renewed_now_and_then_and_stored_before_they_are_used(
     assert len(stub.joins) == 1, "nothing of it makes the agent join again"
 
 
+@pytest.mark.slow
 def test_an_agent_whose_redis_user_is_gone_asks_for_credentials(
     stub: StubService, make_agent: MakeAgent
 ) -> None:

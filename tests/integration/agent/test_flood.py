@@ -40,7 +40,7 @@ def peak_bytes(pid: int) -> int:
     return int(line.split()[1]) << 10
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_rank_that_prints_as_fast_as_it_can(
     stub: StubService, make_agent: Callable[..., AgentProcess]
 ) -> None:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -121,6 +122,7 @@ def process_takes(data: bytes, around: Surroundings, user: int | None = None) ->
     return True
 
 
+@pytest.mark.slow
 def test_no_generated_archive_is_seen_outside_of_its_folder(around: Surroundings) -> None:
     taken = {"service": 0, "agent": 0, "process": 0}
     for seed in range(ARCHIVES):
@@ -216,7 +218,7 @@ def test_what_is_no_attack_is_made_as_it_is_written(around: Surroundings) -> Non
             folder("./"),
             folder("pkg/"),
             folder("pkg"),
-            entry("./pkg/run.sh", b"#!/bin/sh", mode=0o775, mtime=12),
+            entry("./pkg/run.sh", b"#!/bin/sh", mode=0o775, mtime=1_700_000_012),
             entry("lib/x.so.1.2", b"lib"),
             link("lib/x.so.1", "x.so.1.2"),
             link("lib/x.so", "x.so.1"),
@@ -229,9 +231,17 @@ def test_what_is_no_attack_is_made_as_it_is_written(around: Surroundings) -> Non
     assert service_takes(data)
     assert process_takes(data, around)
     script = (around.work / "pkg/run.sh").stat()
-    assert (stat.S_IMODE(script.st_mode), script.st_mtime, script.st_nlink) == (0o755, 12, 2)
+    assert (stat.S_IMODE(script.st_mode), script.st_mtime, script.st_nlink) == (0o755, 1_700_000_012, 2)
     assert (around.work / "pkg/up").read_bytes() == b"lib"
     assert (around.work / "makefile").read_bytes() == b"2"
+
+
+@pytest.mark.parametrize("mtime", [0, 12, 2**40])
+def test_file_dated_outside_of_1980_to_2242_gets_a_date_that_zip_can_hold(around: Surroundings, mtime: int):
+    assert process_takes(packed([entry("a.py", b"1", mtime=mtime)]), around)
+    with zipfile.ZipFile(io.BytesIO(), "w") as archive:
+        archive.write(around.work / "a.py")
+        assert archive.infolist()[0].date_time[0] == 1980
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give jobs users of their own")

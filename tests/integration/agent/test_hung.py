@@ -82,6 +82,7 @@ def start(stub: StubService, job: str, script: str, run: str = "python train.py"
     stub.wait_log(job, "pid")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "script", "place", "env"),
     [
@@ -138,6 +139,7 @@ def test_a_kill_that_asks_for_stacks_leaves_them_in_the_logs(shared: StubService
     assert "in take_twice" in shared.wait_log("killed-too", "End of the threads")
 
 
+@pytest.mark.slow
 def test_an_agent_that_takes_over_knows_what_trained_before(
     stub: StubService, make_agent: Callable[..., AgentProcess]
 ) -> None:
@@ -156,6 +158,7 @@ def test_an_agent_that_takes_over_knows_what_trained_before(
     assert "in wait_for_ever" in entry.stacks[0]
 
 
+@pytest.mark.slow
 def test_ranks_whose_main_threads_move_are_left_alone_where_nobody_gave_a_time(shared: StubService) -> None:
     start(shared, "evaluates", EVALUATES, hung_when_still=True)
     start(shared, "plain", LOCK, hung_when_still=True, first_slot=1)
@@ -168,6 +171,7 @@ def test_ranks_whose_main_threads_move_are_left_alone_where_nobody_gave_a_time(s
         shared.released(job)
 
 
+@pytest.mark.slow
 def test_ranks_that_step_or_are_being_stopped_are_left_alone(shared: StubService) -> None:
     steps = "import time\nwhile True:\n    print('step, pid', flush=True)\n    time.sleep(0.1)\n"
     deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LOCK
@@ -181,6 +185,7 @@ def test_ranks_that_step_or_are_being_stopped_are_left_alone(shared: StubService
     shared.released("steps")
 
 
+@pytest.mark.slow
 def test_who_asks_for_stacks_harms_nobody_who_does_not_know_the_signal(shared: StubService) -> None:
     start(shared, "shell", "", "echo pid $$; while true; do sleep 0.1; done")
     assert "cannot write its stacks" in hung(shared, "shell").stacks[0]

@@ -149,6 +149,7 @@ def _attack(stub: StubService, agent: AgentProcess, tmp_path: Path) -> dict[str,
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_reaches_neither_its_agent_nor_another_job(
     stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path, kind: str
@@ -163,6 +164,7 @@ def test_a_job_reaches_neither_its_agent_nor_another_job(
     assert (found["uid"] != os.getuid()) == (kind == "users")
 
 
+@pytest.mark.slow
 def test_without_isolation_the_attacks_succeed(
     stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:
@@ -177,6 +179,7 @@ def test_without_isolation_the_attacks_succeed(
     assert "can read and change whatever the agent's user can" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_confined_job_has_what_it_needs(
     stub: StubService, make_agent: Callable[..., AgentProcess], kind: str
@@ -188,6 +191,7 @@ def test_a_confined_job_has_what_it_needs(
     assert "sum 28\nagain" in stub.wait_log("good", "again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [(), pytest.param(NO_GROUPS, marks=needs_root)], ids=["groups", "none"])
 def test_what_flees_its_group_and_its_environment_ends_with_its_run(
     stub: StubService, make_agent: Callable[..., AgentProcess], before: tuple[str, ...]

@@ -144,6 +144,7 @@ def _alive(*pids: list[int]) -> list[bool]:
     return [alive(pid) for ranks in pids for pid in ranks]
 
 
+@pytest.mark.slow
 def test_newcomers_start_beside_the_run_and_all_follow_one_order(shared: StubService) -> None:
     job = LiveJob(shared, "grows")
     old = job.start(1, {0: 0, 1: 1})

@@ -44,6 +44,7 @@ def _each_once(stub: StubService) -> None:
     assert len(slots) == len(set(slots))
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_while_newcomers_prepare(stub: StubService, agent: AgentProcess) -> None:
     job, old, new = _grow(stub)
     agent.kill()
@@ -58,6 +59,7 @@ def test_an_agent_that_dies_while_newcomers_prepare(stub: StubService, agent: Ag
     _each_once(stub)
 
 
+@pytest.mark.slow
 def test_a_newcomer_of_the_time_without_an_agent_joins(stub: StubService, agent: AgentProcess) -> None:
     job = LiveJob(stub, "job")
     job.start(1, {0: 0})
@@ -70,6 +72,7 @@ def test_a_newcomer_of_the_time_without_an_agent_joins(stub: StubService, agent:
     job.end(2)
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_between_the_order_and_the_end_of_a_leaver(
     stub: StubService, agent: AgentProcess, tmp_path: Path
 ) -> None:
@@ -93,6 +96,7 @@ def test_an_agent_that_dies_between_the_order_and_the_end_of_a_leaver(
     _each_once(stub)
 
 
+@pytest.mark.slow
 def test_an_agent_that_dies_after_a_slot_was_released(stub: StubService, agent: AgentProcess) -> None:
     job, old, new = _grow(stub)
     job.order(2, (1, 0), (2, 2))
@@ -111,6 +115,7 @@ def test_an_agent_that_dies_after_a_slot_was_released(stub: StubService, agent: 
     _each_once(stub)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["preparing", "ordered", "left"])
 def test_a_launcher_that_dies_takes_the_ranks_and_all_of_them_are_accounted_for(
     stub: StubService, agent: AgentProcess, tmp_path: Path, phase: str
@@ -140,6 +145,7 @@ def test_a_launcher_that_dies_takes_the_ranks_and_all_of_them_are_accounted_for(
     assert stub.exits("job", 3)[0].exit_code == 0
 
 
+@pytest.mark.slow
 def test_ranks_of_all_runs_die_with_the_lease(stub: StubService, agent: AgentProcess) -> None:
     job, old, new = _grow(stub)
     shorten_lease(stub, 2.0)

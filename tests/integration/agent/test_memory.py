@@ -22,6 +22,7 @@ def _kib(log: str) -> int:
     return int(line.split()[-1])
 
 
+@pytest.mark.slow
 def test_a_ranks_memory_comes_in_large_pages_and_the_rank_is_not_told_how(shared: StubService) -> None:
     if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
         pytest.skip("this host gives no large pages")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from headway.contract.agents import COMMAND_FIELD
 from tests.integration.agent.looking import wait_until
 from tests.integration.agent.stub import StubService
@@ -13,6 +15,7 @@ def push(stub: StubService, **command: object) -> None:
     stub.redis.xadd(stub.stream, {COMMAND_FIELD: json.dumps(command)})
 
 
+@pytest.mark.slow
 def test_commands_that_it_does_not_know_do_not_stand_in_the_way(shared: StubService) -> None:
     push(shared, kind="dance", command_id="newer-1", job_id="later", generation=1)
     push(shared, kind="stop", command_id="newer-2", job_id="later", generation=1, mode="gently", grace_s=1.0)

@@ -73,6 +73,7 @@ def hosts(stub: StubService, make_agent: Agents, tmp_path: Path) -> Hosts:
     return Hosts(stub, make_agent, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("isolation", "output"),
     [
@@ -100,6 +101,7 @@ def test_the_next_host_has_what_was_written(hosts: Hosts, isolation: str, output
     assert not hosts.said(job, "elsewhere")
 
 
+@pytest.mark.slow
 def test_a_host_that_is_lost_leaves_its_last_periodic_save(hosts: Hosts, tmp_path: Path) -> None:
     hosts.next("a")
     hosts.run("lost", 1, output={"every_s": 1.0})
@@ -113,6 +115,7 @@ def test_a_host_that_is_lost_leaves_its_last_periodic_save(hosts: Hosts, tmp_pat
     assert "from 1" in hosts.stub.wait_log("lost", "wrote 2", generation=2)
 
 
+@pytest.mark.slow
 def test_an_agent_that_takes_over_saves_what_the_ranks_leave(hosts: Hosts) -> None:
     agent = hosts.next("a")
     hosts.run("adopted", 1)
@@ -124,6 +127,7 @@ def test_an_agent_that_takes_over_saves_what_the_ranks_leave(hosts: Hosts) -> No
     assert (saved.last, saved.files) == (True, 1)
 
 
+@pytest.mark.slow
 def test_the_same_host_goes_on_without_fetching(hosts: Hosts) -> None:
     hosts.next("a")
     for generation in (1, 2):
@@ -133,6 +137,7 @@ def test_the_same_host_goes_on_without_fetching(hosts: Hosts) -> None:
     assert [one.moved_bytes for one in hosts.said("stays", "fetched")] == [0]
 
 
+@pytest.mark.slow
 def test_a_newer_generation_waits_for_what_the_older_one_leaves(hosts: Hosts) -> None:
     hosts.next("a")
     hosts.run("overtaken", 1)
@@ -141,6 +146,7 @@ def test_a_newer_generation_waits_for_what_the_older_one_leaves(hosts: Hosts) ->
     assert "from 1" in hosts.stub.wait_log("overtaken", "wrote 2", generation=2)
 
 
+@pytest.mark.slow
 def test_newcomers_share_the_folder_with_ranks_that_train(hosts: Hosts) -> None:
     hosts.next("a")
     hosts.run("live", 1, live=True)
@@ -155,6 +161,7 @@ def test_newcomers_share_the_folder_with_ranks_that_train(hosts: Hosts) -> None:
     assert "from 2" in hosts.stub.wait_log("live", "wrote 3", generation=3)
 
 
+@pytest.mark.slow
 def test_files_elsewhere_are_named_when_the_run_ends(hosts: Hosts) -> None:
     script = """
 import os
@@ -171,6 +178,7 @@ open("train.py", "a").write("# changed")
     assert [one.files for one in hosts.said("strays", "saved")] == [1]
 
 
+@pytest.mark.slow
 def test_a_folder_over_its_bound_is_told_before_the_release(hosts: Hosts) -> None:
     hosts.next("a")
     script = "import os; open(os.environ['HEADWAY_OUTPUT_DIR'] + '/big', 'w').write('x' * 5000)"
@@ -181,6 +189,7 @@ def test_a_folder_over_its_bound_is_told_before_the_release(hosts: Hosts) -> Non
     assert hosts.saved_parts("large") == 0
 
 
+@pytest.mark.slow
 def test_a_link_in_the_place_of_the_folder_leads_nowhere(hosts: Hosts, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir(mode=0o777)

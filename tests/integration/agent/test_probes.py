@@ -25,6 +25,7 @@ def probes(stub: StubService) -> list[DeviceProbed]:
     return [one for one in stub.entries if isinstance(one, DeviceProbed)]
 
 
+@pytest.mark.slow
 def test_a_core_is_tried_when_the_service_asks_for_it(shared: StubService) -> None:
     with shared.changed:
         shared.probe = [2, 99]
@@ -134,6 +135,7 @@ def test_an_agent_that_ends_leaves_no_probe_and_no_answer(trial: Trial) -> None:
     assert trial.outbox.empty()
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_not_there_fails_its_probe(trial: Trial) -> None:
     trial.start(slot=SlotInfo(index=0, device_kind="a100", uuid="GPU-00000000-0000-0000-0000-000000000000"))
     answer = trial.answer()

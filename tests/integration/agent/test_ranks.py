@@ -51,6 +51,7 @@ def _pids(log: str, word: str) -> list[int]:
     return [int(part) for part in line.split() if part.isdigit()]
 
 
+@pytest.mark.slow
 def test_ranks_of_a_python_script_are_forked_and_talk_through_the_agents_store(shared: StubService) -> None:
     bundle = shared.add_bundle({"train.py": ALL_REDUCE})
     shared.run("talk", "python train.py --epochs 3", ranks=2, bundle=bundle)

@@ -51,6 +51,7 @@ def notices(stub: StubService) -> list[InterruptionNotice]:
     return [entry for entry in stub.entries if isinstance(entry, InterruptionNotice)]
 
 
+@pytest.mark.slow
 def test_a_notice_is_reported_at_once(stub: StubService, fake: FakeMetadata, agent: AgentProcess) -> None:
     start(stub, "job")
     fake.recommend_leaving()
@@ -64,6 +65,7 @@ def test_a_notice_is_reported_at_once(stub: StubService, fake: FakeMetadata, age
     assert not stub.of("job", RankExited), "there is time: the service moves it"
 
 
+@pytest.mark.slow
 def test_without_the_service_the_agent_stops_its_ranks_in_time(
     stub: StubService, fake: FakeMetadata, agent: AgentProcess
 ) -> None:
@@ -83,6 +85,7 @@ def test_without_the_service_the_agent_stops_its_ranks_in_time(
     assert notice.sequence < exit_.sequence, "the service knows why before it hears of the end"
 
 
+@pytest.mark.slow
 def test_what_the_service_stops_is_not_stopped_again(
     stub: StubService, fake: FakeMetadata, agent: AgentProcess
 ) -> None:

@@ -54,6 +54,7 @@ def of(messages: Sequence[Message], kind: type[M]) -> list[M]:
     return [one for one in messages if isinstance(one, kind)]
 
 
+@pytest.mark.slow
 def test_steps_are_read_from_what_a_script_prints(shared: StubService) -> None:
     bundle = shared.add_bundle({"train.py": PRINTS})
     regex = r"iter (?P<step>\d+).*loss (?P<loss>[\d.]+)"
@@ -111,3 +112,32 @@ def test_a_program_that_is_stopped_behind_a_shell(shared: StubService, run: str)
     (end,) = shared.exits(job).values()
     assert (end.exit_code, end.signal) in {(143, None), (None, 15)}
     assert end.stopped_by_agent
+
+
+ZONE = """
+import datetime
+print("offset", datetime.datetime(2026, 1, 1).astimezone().utcoffset())
+"""
+
+
+def test_time_zone_of_a_job_acts_on_a_forked_rank(shared: StubService) -> None:
+    bundle = shared.add_bundle({"zone.py": ZONE})
+    shared.run("zone", "python zone.py", bundle=bundle, env={"TZ": "XYZ-05:45"})
+    shared.exits("zone")
+    assert "offset 5:45:00" in shared.log("zone")
+
+
+def test_variable_that_an_import_reads_acts(shared: StubService) -> None:
+    bundle = shared.add_bundle(
+        {"read.py": "import sympy.core.cache as c\nprint('cache', c.SYMPY_CACHE_SIZE)"}
+    )
+    shared.run("reads", "python read.py", bundle=bundle, env={"SYMPY_CACHE_SIZE": "77"})
+    shared.exits("reads")
+    assert "cache 77" in shared.log("reads")
+
+
+def test_words_without_a_newline_of_a_killed_script_are_in_its_log(shared: StubService) -> None:
+    script = "import os\nprint('. . .', end=' ')\nprint('last words', end='')\nos.kill(os.getpid(), 9)"
+    shared.run("dots", "python dots.py", bundle=shared.add_bundle({"dots.py": script}))
+    shared.exits("dots")
+    assert ". . . last words" in shared.log("dots")

@@ -49,6 +49,7 @@ def files_with(folder: Path, value: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("run", "how"), [("python show.py", "zygote"), ("true; python show.py", "spawn")])
 def test_ranks_find_their_secrets_and_nobody_else_reads_them(
     stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path, run: str, how: str
@@ -75,6 +76,7 @@ def test_ranks_find_their_secrets_and_nobody_else_reads_them(
     assert VALUE not in agent.log()
 
 
+@pytest.mark.slow
 def test_a_rank_does_not_find_the_secrets_of_another_job_in_its_memory(shared: StubService) -> None:
     """Ranks are forks of one launcher: what that had read, each of them would have."""
     shared.secrets["jsecrets02"] = {"KEY": OTHER}
@@ -125,6 +127,7 @@ def test_a_secret_that_is_gone_ends_the_start_with_a_sentence(shared: StubServic
     assert "has no secret named key any more" in failed.message
 
 
+@pytest.mark.slow
 def test_an_agent_that_takes_over_hides_what_ranks_of_the_one_before_print(
     stub: StubService, make_agent: Callable[..., AgentProcess]
 ) -> None:

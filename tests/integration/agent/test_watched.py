@@ -6,6 +6,7 @@ import json
 import urllib.request
 from collections.abc import Callable
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.tracing import trace_of
@@ -40,6 +41,7 @@ def read(port: int) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_metrics_and_spans_of_a_run(stub: StubService, make_agent: Callable[..., AgentProcess]) -> None:
     with Collector().running() as collector:
         agent = make_agent("--metrics-listen", "0")

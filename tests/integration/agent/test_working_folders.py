@@ -73,6 +73,7 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", FOLDERS)
 def test_no_working_folder_opens_anything(
     stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path, where: str
@@ -103,6 +104,7 @@ def test_no_working_folder_opens_anything(
     assert found == {"found": [], "of": 12}
 
 
+@pytest.mark.slow
 def test_an_agent_whose_jobs_would_not_be_kept_apart_joins_and_takes_none(
     stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_an_agent_whose_jobs_would_not_be_kept_apart_joins_and_takes_none(
     assert [slot.withheld for slot in stub.joins[-1].slots] == ["", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
 def test_an_agent_without_any_power_keeps_jobs_apart(
     stub: StubService, make_agent: Callable[..., AgentProcess]

@@ -16,6 +16,8 @@ import pytest
 from tests.integration.benchmarks.identity import ROOT
 from tests.integration.local.footprint import kill_all, processes_of, until
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def forecast(folder: Path) -> Iterator[subprocess.Popen[bytes]]:

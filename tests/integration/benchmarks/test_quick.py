@@ -19,6 +19,8 @@ from service.simulation.model.profiles import data_folder
 from service.simulation.model.world import BadInput
 from tests.integration.benchmarks.identity import NOBODY, ROOT, as_nobody, why_not_nobody
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 600.0
 PURE = {"allocation", "budget", "budget_curve", "fit", "policies", "rental", "simulation"}
 """They compute, and start nothing that could be another user's."""
@@ -46,8 +48,6 @@ ELSEWHERE = {"faults", "mixed_kinds"}
 """`tests/chaos/test_faults.py` and `tests/e2e/test_mixed_kinds.py` run them, for longer."""
 ROOT_ONLY = {"hosts"}
 """They make network namespaces."""
-LONG = {"forecast", "hosts", "progress", "search", "soak", "spb"}
-"""Slow benchmarks whose parts have tests of their own among those of the service and of ranks."""
 
 
 def needs_data(name: str) -> bool:
@@ -94,7 +94,7 @@ def run_quick(name: str, scratch: Path, *, nobody: bool) -> None:
 @pytest.mark.timeout(660)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.long if name in ELSEWHERE | LONG else ()) for name in names()],
+    [name for name in names() if name not in ELSEWHERE],
 )
 def test_it_runs(name: str, scratch: Path) -> None:
     run_quick(name, scratch, nobody=False)
@@ -103,11 +103,7 @@ def test_it_runs(name: str, scratch: Path) -> None:
 @pytest.mark.timeout(660)
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.long if name in LONG_AS_ANOTHER else ())
-        for name in names()
-        if name not in PURE | ROOT_ONLY
-    ],
+    [name for name in names() if name not in PURE | ROOT_ONLY | LONG_AS_ANOTHER],
 )
 def test_it_runs_as_another_user(name: str, scratch: Path) -> None:
     reason = why_not_nobody(scratch)

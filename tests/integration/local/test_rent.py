@@ -52,6 +52,7 @@ def only(client: Client, state: str) -> MachineView:
     return machine
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # two machines and agents come up one after the other
 def test_a_job_brings_its_machine_survives_its_end_and_gives_the_next_one_back(
     data: Path, work: Path, offers: Path
@@ -96,6 +97,7 @@ def provider(data: Path) -> dict[str, tuple[datetime | None, datetime | None]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_stopping_gives_everything_back_and_the_next_start_knows(
     data: Path, work: Path, offers: Path
@@ -112,6 +114,7 @@ def test_stopping_gives_everything_back_and_the_next_start_knows(
         assert last.state is JobState.SUCCEEDED, last.message
 
 
+@pytest.mark.slow
 def test_a_wrong_file_of_offers_is_said_at_once(data: Path, offers: Path) -> None:
     offers.write_text("offers: [{instance_type: small, slots: none}]")
     with pytest.raises(HeadwayError, match=r"offers\.yaml: offers\.0\.slots"):

@@ -47,6 +47,7 @@ async def test_data_survives_a_restart(server: EmbeddedPostgres):
     assert await execute(server.start(), "SELECT n FROM kept") == [(7,)]
 
 
+@pytest.mark.slow
 async def test_a_killed_server_recovers(tmp_path: Path):
     with EmbeddedPostgres(tmp_path) as first:
         await execute(first.url(), "CREATE TABLE kept AS SELECT 7 AS n")

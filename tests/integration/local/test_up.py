@@ -16,6 +16,7 @@ import pytest
 from headway.client.client import Client
 from headway.client.target import target
 from headway.contract.spec import JobSpec
+from headway.contract.views.diagnosis import Level
 from headway.contract.views.jobs import JobState
 from headway.local.ports import free_port
 from headway.local.processes import LocalError, end
@@ -72,9 +73,12 @@ def client_of(data: Path) -> Client:
     return Client(found.url, found.token, patience_s=30.0)
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_after_the_stack_was_stopped(data: Path, work: Path):
     with LocalStack(data, agents=2, slots=1) as stack, stack.client() as client:
         assert {node.name: len(node.slots) for node in client.nodes()} == {"local-1": 1, "local-2": 1}
+        levels = {check.name: check.level for check in client.diagnosis().checks}
+        assert levels["scheduler"] is Level.OK, "a scheduler leads when `up` returns"
         job = submit(client, work)
         until(lambda: started(work), "the script to start")
         with pytest.raises(LocalError, match="already runs on"):
@@ -86,6 +90,7 @@ def test_a_job_goes_on_after_the_stack_was_stopped(data: Path, work: Path):
         assert client.job(job).user_errors == 0
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_after_everything_was_killed(data: Path, work: Path):
     with up(data), client_of(data) as client:
         job = submit(client, work)
@@ -97,6 +102,7 @@ def test_a_job_goes_on_after_everything_was_killed(data: Path, work: Path):
         assert client.job(job).user_errors == 0
 
 
+@pytest.mark.slow
 def test_what_dies_is_started_again(data: Path, work: Path):
     with LocalStack(data, slots=1) as stack, Client(stack.url, stack.token, patience_s=30.0) as client:
         job = submit(client, work)
@@ -125,9 +131,9 @@ def is_replaced(stack: LocalStack, name: str, pid: int | None) -> bool:
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
         signal.SIGTERM,
-        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_stops_everything_in_order(data: Path, number: signal.Signals):
@@ -138,6 +144,7 @@ def test_a_signal_stops_everything_in_order(data: Path, number: signal.Signals):
     until(lambda: not processes_of(data), "everything to be gone")
 
 
+@pytest.mark.slow
 def test_a_background_stack_is_stopped_by_down(data: Path):
     flags = ["--data", str(data)]
     command = [
@@ -176,6 +183,7 @@ def test_a_taken_port_is_an_error_and_leaves_nothing(data: Path):
     until(lambda: not processes_of(data), "everything to be gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stores", "expected"),
     [

@@ -93,6 +93,7 @@ def plain(run: Run, epochs: int = EPOCHS) -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 def test_it_trains_as_a_plain_loop_does(tmp_path: Path) -> None:
     """Steps of 8, 8 and 6 samples in passes of at most 3; in the end a checkpoint, and every sample once an epoch."""
     run = make_run(control=tmp_path, checkpoint_uri=str(tmp_path / "kept"))

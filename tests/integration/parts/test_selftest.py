@@ -14,6 +14,7 @@ from headway.selftest.members import Members, TrialFailed
 SELF_TEST = (sys.executable, "-m", "headway.selftest")
 
 
+@pytest.mark.slow
 def test_real_ranks_keep_every_promise_on_the_cpu():
     checks = {check.name: check for check in self_test_checks([*SELF_TEST, "--cpu"])}
     assert {name: check.level for name, check in checks.items() if check.level is not Level.OK} == {}
@@ -22,6 +23,7 @@ def test_real_ranks_keep_every_promise_on_the_cpu():
     assert list(checks) == [*replicated, *sharded]
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_gpu_fails_with_a_hint():
     (check,) = self_test_checks(["env", "CUDA_VISIBLE_DEVICES=", *SELF_TEST])
     assert (check.name, check.level) == ("gpus", Level.FAIL)

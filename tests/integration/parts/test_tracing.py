@@ -38,6 +38,7 @@ def test_a_span_comes_to_a_collector_as_it_was_sent(monkeypatch: pytest.MonkeyPa
     assert got.attributes == {"headway.job_id": "j1", "headway.generation": 1}
 
 
+@pytest.mark.slow
 def test_nothing_that_sends_traces_is_imported_where_nobody_collects() -> None:
     # The client of Redis imports metrics of OpenTelemetry where it is installed, whatever we do.
     sends = "('opentelemetry.sdk.trace', 'opentelemetry.exporter', 'opentelemetry.proto')"

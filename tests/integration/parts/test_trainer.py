@@ -115,6 +115,7 @@ def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_trainer_trains_as_a_plain_loop_does(tmp_path: Path) -> None:
     """Steps of 8, 8 and 6 samples in passes of at most 4; in the end a checkpoint, and every sample once an epoch."""
     run = make_run(control=tmp_path, checkpoint_uri=str(tmp_path / "kept"))

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.service.conftest import JOIN_TOKEN, TOKEN, join_body
 
 ENDPOINT = Path(__file__).parent / "endpoint"
@@ -40,6 +42,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_four_files_are_an_endpoint_with_its_page(database_url: str, redis_url: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "service", tmp_path / "service", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "migrations").symlink_to(ROOT / "migrations")

@@ -84,6 +84,7 @@ async def credit_s(harness: Harness) -> dict[str, float]:
     return {snapshot.jobs[job].name: seconds for job, seconds in kept.items()}
 
 
+@pytest.mark.slow
 async def test_its_policy_is_chosen_over_the_api_and_goes_on_after_a_restart(
     installed: Path, urls: tuple[str, str, str]
 ) -> None:
@@ -140,6 +141,7 @@ async def test_where_the_package_is_gone_rounds_follow_the_default(
         assert refused.json()["code"] == "invalid_field"
 
 
+@pytest.mark.slow
 async def test_its_provider_rents_a_host_for_a_job_and_gives_it_back(
     installed: Path, urls: tuple[str, str, str], tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_missing_setting_of_the_provider_is_named(installed: Path) -> None:
         installed_providers(["shelf"], {}, wall_now)
 
 
+@pytest.mark.slow
 def test_the_simulator_replays_under_the_policy(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text(JOBS)
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
@@ -216,6 +219,7 @@ def test_the_simulator_replays_under_the_policy(installed: Path, tmp_path: Path)
     assert changes["credit"] > changes["fifo"]
 
 
+@pytest.mark.slow
 def test_a_package_that_cannot_be_used_stops_the_service_at_its_start(
     installed: Path, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ async def to_the_end(play: Play) -> None:
     assert stuck == {}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=st.lists(OPERATIONS, min_size=5, max_size=30))

@@ -214,6 +214,7 @@ async def everything(harness: Harness) -> dict[str, Any]:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 async def test_ten_thousand_bad_requests_change_nothing(harness: Harness, seed: int) -> None:
     cast, operations, agent = await prepare(harness)

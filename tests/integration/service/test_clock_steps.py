@@ -166,7 +166,7 @@ async def test_a_retry_does_not_wait_for_the_clock(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 6))]
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
 )
 async def test_no_hour_is_billed_twice_or_less_than_not_at_all(harness: Harness, seed: int) -> None:
     """Passes come whenever they like, between them the clock is set as the dice have it: what is charged for a lease is

@@ -48,6 +48,7 @@ async def undisturbed(harness: Harness, script: Script) -> tuple[str, int]:
     return _calm[script]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda one: one.__name__)
 async def test_a_death_at_every_step_of_every_action(harness: Harness, script: Script) -> None:
     calm, steps = await undisturbed(harness, script)
@@ -56,6 +57,7 @@ async def test_a_death_at_every_step_of_every_action(harness: Harness, script: S
     assert stormy == calm
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=st.sampled_from(SCRIPTS), lives=st.lists(st.integers(0, 80), min_size=1, max_size=6))
@@ -65,6 +67,7 @@ async def test_deaths_anywhere(harness: Harness, script: Script, lives: list[int
     assert stormy == calm
 
 
+@pytest.mark.slow
 async def test_one_death_at_each_step_of_a_question_and_its_answer(harness: Harness) -> None:
     """More than a few in a row, and the question is not taken up again: it may be what kills whoever does."""
     calm, steps = await undisturbed(harness, what_if)

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from headway.contract.views.identity import EVERYWHERE, TOKEN_PATTERN, Role
 from service.adapters.postgres.database import Database
 from service.usecases.nodes.join import digest_token
@@ -39,6 +41,7 @@ def bearer_of(database_url: str, token: str) -> Bearer | None:
     return asyncio.run(look())
 
 
+@pytest.mark.slow
 def test_an_admin_is_made_with_a_token_that_is_printed_alone(database_url: str) -> None:
     made = create_admin(database_url, "alice@example.com")
     assert made.returncode == 0, made.stderr
@@ -54,6 +57,7 @@ def test_an_admin_is_made_with_a_token_that_is_printed_alone(database_url: str) 
     assert (anothers.returncode, "another user" in anothers.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_what_is_no_name_or_no_token_is_refused(database_url: str) -> None:
     named = create_admin(database_url, "a b")
     assert (named.returncode, "is not a user name" in named.stderr) == (1, True)

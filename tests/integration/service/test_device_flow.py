@@ -75,6 +75,7 @@ class Hasty:
         return time.monotonic()
 
 
+@pytest.mark.slow
 async def test_a_terminal_signs_in_by_a_code_that_a_browser_confirms(harness: Harness) -> None:
     ways = SignInView.model_validate((await harness.client.get("/api/v1/sign-in")).json())
     assert (ways.client_id, ways.scopes) == ("terminal", ["openid", "email"])

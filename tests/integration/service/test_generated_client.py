@@ -52,6 +52,7 @@ def of(package: Any, path: str) -> Any:
     return getattr(found, name) if name else found
 
 
+@pytest.mark.slow
 def test_a_job_from_its_submission_to_its_end(
     client: Any, database_url: str, redis_url: str, tmp_path: Path
 ) -> None:

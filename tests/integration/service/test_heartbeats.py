@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy import text
 from starlette.types import Message
 
@@ -102,6 +103,7 @@ async def test_a_node_that_somebody_works_on_holds_up_nobody_else(harness: Harne
     assert (await waits).status_code == 200
 
 
+@pytest.mark.slow
 async def test_agents_report_less_often_when_there_are_many(harness: Harness) -> None:
     agent = await harness.join()
     await beat(agent)

@@ -109,6 +109,7 @@ async def test_a_revoked_token_does_not_work_and_who_joined_stays(harness: Harne
     assert await report(harness, node) == 200
 
 
+@pytest.mark.slow
 async def test_a_token_expires(harness: Harness) -> None:
     made = await make_token(harness, expires_in_s=3600)
     async with harness.service.database.begin() as tx:

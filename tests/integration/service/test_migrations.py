@@ -91,6 +91,7 @@ async def test_migrating_again_changes_nothing(empty: AsyncEngine) -> None:
     assert await catalogue(empty) == before
 
 
+@pytest.mark.slow
 async def test_two_migrators_at_once_and_one_that_is_slow(empty: AsyncEngine) -> None:
     """Processes of their own, as when several replicas are rolled out. Another holds the turn at first."""
     environment = {

@@ -198,6 +198,7 @@ async def sizes(cluster: Cluster) -> dict[str, int]:
     return dict(found)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # a busy machine is no failure
 async def test_nothing_grows_for_ever(cluster: Cluster) -> None:
     cluster.agents["home"] = await cluster.harness.join("home", slots=2)

@@ -136,7 +136,7 @@ class Play:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 5))]
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 5))]
 )
 async def test_anything_in_any_order(harness: Harness, seed: int) -> None:
     cast = Cast(harness)

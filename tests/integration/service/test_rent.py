@@ -357,6 +357,7 @@ async def test_bounds_hold(stage: Stage) -> None:
     assert len(await stage.machines()) == 1
 
 
+@pytest.mark.slow
 async def test_hundreds_of_faults_leave_no_orphan_and_every_machine_on_one_lease(stage: Stage) -> None:
     cloud, rng = stage.cloud, stage.cloud.rng
     cloud.badness = 0.15

@@ -79,6 +79,7 @@ async def follow(stage: Stage, mu_h_per_usd: float) -> None:
     assert response.status_code == 200, response.text
 
 
+@pytest.mark.slow
 async def test_a_job_gets_the_machines_whose_delay_is_worth_their_dollars(stage: Stage) -> None:
     await measured_class(stage.harness)
     await stage.harness.submit("gpt-17", elastic={"max": 16, "sizes": SIZES})
@@ -113,6 +114,7 @@ async def test_a_long_run_budget_bounds_the_machines_of_present_jobs(stage: Stag
     assert all("h of delay per hour" in one.message for one in await stage.machines())
 
 
+@pytest.mark.slow
 async def test_a_long_run_budget_that_cannot_pay_all_jobs_is_not_overspent(stage: Stage) -> None:
     """Six jobs need $6 an hour at their cheapest, and the budget is $2: two run, and the others hear why they wait."""
     await measured_class(stage.harness, (1,))

@@ -116,6 +116,7 @@ def name_of(instance: dict[str, Any]) -> str:
     return next(str(tag["Value"]) for tag in instance["Tags"] if tag["Key"] == "headway:machine")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_nothing_leaks_whatever_goes_wrong(harness: Harness, ec2: Ec2Rig) -> None:
     rng = random.Random(11)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from service.api.http.access import Reach
 from service.domain.shared.errors import Forbidden
 from tests.integration.service.conftest import Harness
@@ -57,6 +59,7 @@ async def test_a_role_that_is_too_small_or_elsewhere_is_refused(harness: Harness
     assert len((await harness.client.get("/api/v1/budgets")).json()["items"]) == 2
 
 
+@pytest.mark.slow
 async def test_a_role_that_is_enough_gets_in(harness: Harness) -> None:
     """A sufficient role reads each object, and no change is refused for its role, though perhaps for the state."""
     cast, operations, agent = await prepare(harness)

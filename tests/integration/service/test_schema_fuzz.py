@@ -88,7 +88,7 @@ def failures_of(operation: schemathesis.schemas.APIOperation[Any, Any, Any], tok
     return found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_no_answer_is_an_error_of_the_service_or_unknown_to_the_description(api: Api) -> None:
     tokens: dict[str, str] = {"nobody": "", **{role: robot(api, role) for role in (Role.VIEWER, Role.ADMIN)}}

@@ -176,6 +176,7 @@ async def test_without_a_key_the_service_keeps_no_secrets(
         assert "HEADWAY_SECRETS_KEY" in answer.json()["detail"]
 
 
+@pytest.mark.slow
 async def test_secrets_are_rotated_by_the_program(harness: Harness, tmp_path: Path) -> None:
     await put(harness)
 

@@ -70,6 +70,7 @@ class Endless:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_more_nodes_are_played_through_from_the_live_cluster(harness: Harness) -> None:
     """A class that was measured: its next jobs end sooner on a larger cluster."""
     await harness.join(slots=2)

@@ -21,7 +21,7 @@ from tests.waiting import until
 TOKEN = "a" * 40
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_job_runs_where_everything_is_encrypted(
     database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

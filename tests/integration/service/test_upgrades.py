@@ -183,6 +183,7 @@ async def waits_for_jobs(engine: AsyncEngine) -> bool:
         return bool((await connection.execute(text(query))).scalar_one())
 
 
+@pytest.mark.slow
 async def test_a_long_transaction_does_not_make_a_migration_hold_up_traffic(
     engine: AsyncEngine, tmp_path: Path
 ) -> None:

@@ -6,10 +6,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from headway.bundle import Ignore, pack
+from headway.bundle import pack
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import BundleView
 from headway.errors import BundleError
@@ -73,28 +71,33 @@ def test_the_ignore_file_is_honoured_and_sent(tmp_path: Path):
     assert pack(folder).files == (".headwayignore", "docs/notes.md", "keep.bin", "train.py")
 
 
-@pytest.mark.parametrize(
-    ("rule", "name", "is_folder", "expected"),
-    [
-        ("data", "data", True, True),
-        ("data", "a/b/data", False, True),
-        ("data/", "data", False, False),
-        ("/data", "a/data", True, False),
-        ("a/*.txt", "a/x.txt", False, True),
-        ("a/*.txt", "a/b/x.txt", False, False),
-        ("a/**/x", "a/x", False, True),
-        ("a/**/x", "a/b/c/x", False, True),
-        ("?.py", "ab.py", False, False),
-        ("[x].py", "[x].py", False, True),
-    ],
-)
-def test_ignore_rules(rule: str, name: str, is_folder: bool, expected: bool):
-    assert Ignore([rule]).matches(name, is_folder=is_folder) is expected
+def test_gitignore_rules_apply_and_headwayignore_keeps_a_file_again(tmp_path: Path):
+    files = dict.fromkeys(["train.py", "secret.env", "sub/other.env", "data/a", "sub/data/b"], "")
+    folder = make(tmp_path, files)
+    (folder / ".gitignore").write_text("*.env\n/data/\n")
+    (folder / "sub/.headwayignore").write_text("!other.env\ndata/\n")
+    sent = (".gitignore", "sub/.headwayignore", "sub/other.env", "train.py")
+    assert pack(folder).files == sent
 
 
-@given(st.text("ab/*.", max_size=12), st.text("ab/.", max_size=12))
-def test_no_ignore_rule_fails(rule: str, name: str):
-    Ignore([rule]).matches(name, is_folder=False)
+def test_rules_of_the_repository_above_apply_in_a_folder_of_it(tmp_path: Path):
+    make(tmp_path, {".git/HEAD": "", ".gitignore": "*.env\n/work/data/\n/out/\n"})
+    make(tmp_path, dict.fromkeys(["work/a.py", "work/.env", "work/data/x", "out/b.py", "out/c.env"], ""))
+    assert pack(tmp_path / "work").files == ("a.py",)
+    assert pack(tmp_path / "out").files == ("b.py", "c.env")  # the job file names an ignored folder
+
+
+def test_empty_folders_are_sent_and_change_the_digest(tmp_path: Path):
+    folder = make(tmp_path / "in", {"train.py": "", ".headwayignore": "*.ckpt\n", "ckpt/a.ckpt": ""})
+    without = pack(folder).digest
+    (folder / "logs/old").mkdir(parents=True)
+    bundle = pack(folder)
+    assert bundle.digest != without
+    assert bundle.files == (".headwayignore", "train.py")
+    with tarfile.open(fileobj=io.BytesIO(bundle.content)) as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+    assert (tmp_path / "out/logs/old").is_dir()
+    assert not list((tmp_path / "out/ckpt").iterdir())
 
 
 def test_too_much_is_refused_with_the_largest_files(tmp_path: Path):

@@ -35,6 +35,12 @@ def up(
     slots: Annotated[
         int | None, typer.Option(min=1, help="slots of each agent; default: its share of this machine")
     ] = None,
+    device_kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="kind of the slots: cpu, or a kind of GPU; default: GPUs if there are enough"
+        ),
+    ] = None,
     data: _Data = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="port of the API")] = 8123,
     price: Annotated[
@@ -58,18 +64,17 @@ def up(
         data or home(os.environ),
         agents=agents,
         slots=slots,
+        device_kind=device_kind,
         port=port,
         stores=Stores.configured(os.environ),
         prices=_parse_price_options(price),
         rent=rent,
     )
+    if stack.share.note:
+        cli.err.print(Text(stack.share.note, style="yellow"), soft_wrap=True)
     if detach:
-        known = stack.token_file.exists()
-        _run_in_background(cli, stack)
         stop = "headway down" if data is None else f"headway down --data {data}"
-        _print_summary(cli, stack, f"http://127.0.0.1:{port}", stop)
-        if not known:
-            _print_token(cli, stack)
+        _detach(cli, stack, f"http://127.0.0.1:{port}", stop)
         return
     _log_to(cli.err)
     _stop_on_signals()
@@ -84,6 +89,15 @@ def up(
             threading.Event().wait()
     except KeyboardInterrupt:
         cli.err.print("Stopped. `headway up` continues jobs from their last checkpoints.")
+
+
+def _detach(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
+    """Run the stack in the background, and print what to do next."""
+    known = stack.token_file.exists()
+    _run_in_background(cli, stack)
+    _print_summary(cli, stack, url, stop)
+    if not known:
+        _print_token(cli, stack)
 
 
 def _parse_price_options(prices: list[str] | None) -> str | None:

@@ -86,6 +86,7 @@ def test_every_wait_is_that_of_the_recursion() -> None:
     assert waits_s == pytest.approx(lindley_waits_s(submits_s, works_s), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_mean_wait_is_that_of_erlang() -> None:
     submits_s, works_s = poisson(2000, 0.7, seed=SEED)
     found, _ = scripted(queue(submits_s, works_s), first_come)

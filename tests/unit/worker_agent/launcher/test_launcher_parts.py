@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_agent.launcher import processes, program
-from worker_agent.launcher.preload import shadowed
+from worker_agent.launcher.preload import Preloaded, recorded_reads, shadowed
 from worker_agent.launcher.protocol import (
     Changed,
     Decoder,
@@ -164,3 +164,31 @@ def test_a_program_ends_as_under_the_interpreter(tmp_path: Path, body: str, code
     assert ended.returncode == code
     assert output in ended.stdout + ended.stderr
     assert "program.py" not in ended.stderr
+
+
+PREPARES = """
+import os, sys
+from worker_agent.launcher.program import prepare_output
+os.environ["PYTHONUNBUFFERED"] = "1"
+prepare_output()
+print(chr(0xdc80), chr(233), end=" ")
+print(chr(0xd800), file=sys.stderr, end="")
+print("last", end="")
+os._exit(0)
+"""
+
+
+def test_prepared_output_is_written_at_once_and_keeps_the_errors_of_each_stream() -> None:
+    env = {"LC_ALL": "C", "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", PREPARES], capture_output=True, env=env, check=True)
+    assert ended.stdout == b"\x80 \xc3\xa9 last"
+    assert ended.stderr == b"\\ud800"
+
+
+def test_preload_knows_variables_that_imports_read() -> None:
+    with recorded_reads() as reads:
+        os.environ.get("HEADWAY_TEST_READ")
+    os.environ.get("HEADWAY_TEST_LATER")
+    preloaded = Preloaded(True, "", frozenset({*reads, "TMPDIR"}))
+    assert preloaded.has_read(["HEADWAY_TEST_LATER", "HEADWAY_TEST_READ"]) == "HEADWAY_TEST_READ"
+    assert preloaded.has_read(["TMPDIR", "HEADWAY_TEST_LATER"]) is None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -209,6 +210,7 @@ def check(world: World) -> None:
     assert leases == real
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.integers(0, 2**32), st.sampled_from([0.02, 0.1, 0.3]))
 def test_nothing_leaks_whatever_goes_wrong(seed: int, badness: float) -> None:

@@ -22,6 +22,7 @@ from tests.unit.service.simulation.scenes import (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     submits_s=st.sets(st.integers(-100, 900), min_size=1, max_size=5),
