@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,42 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from headway.contract.spec import NAME_PATTERN, JobSpec
-from headway.errors import HeadwayError
-
-Location = tuple[str | int, ...]
-MOST_CHARACTERS = 65_536
-_DEEPEST = 20
-_MOST_ALIASES = 20
-_OPENING = (
-    yaml.BlockMappingStartToken,
-    yaml.BlockSequenceStartToken,
-    yaml.FlowMappingStartToken,
-    yaml.FlowSequenceStartToken,
+from headway.contract.spec_env import env_problem
+from headway.contract.spec_parts import leaf_types
+from headway.contract.spec_warnings import shortened
+from headway.yaml_source import (
+    JobFileError,
+    Location,
+    YamlSource,
+    cut_by_comment,
+    dotted_path,
+    line_of,
+    read_yaml,
+    scalar,
 )
-_CLOSING = (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken)
+
+__all__ = ["MOST_CHARACTERS", "JobFile", "JobFileError", "from_fields", "load", "parse", "read"]
+
+MOST_CHARACTERS = 65_536
+"""Length of a text that a service parses for somebody."""
+_MOST_OF_FILE = 1_048_576
+"""Length of a file, with room for the largest environment."""
 
 
-class JobFileError(HeadwayError):
-    """Error: the file is not a valid job file."""
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job as read from a file, with warnings about what YAML made of the text."""
+
+    spec: JobSpec
+    warnings: tuple[str, ...] = ()
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """Return the job of a file, as `read` does and without its warnings."""
+    return read(path, overrides).spec
+
+
+def read(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     """Return the job of a file after `key=value` overrides such as `elastic.max=4`. The path `-` reads stdin.
 
     Raises:
@@ -40,24 +57,41 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     """
     name = "stdin" if str(path) == "-" else str(path)
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
+        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8-sig")
     except OSError as error:
         raise JobFileError(f"{name}: {error.strerror}.", "Give the path of a job file.") from None
     except UnicodeDecodeError:
-        raise JobFileError(f"{name} is not text.", "Give the path of a job file.") from None
-    return parse(text, name, overrides)
+        raise JobFileError(f"{name} is not text in UTF-8.", "Give the path of a job file.") from None
+    return _read(text, name, overrides, _MOST_OF_FILE)
 
 
 def parse(text: str, name: str, overrides: Sequence[str] = ()) -> JobSpec:
     """Parse a job from text, as `load` does. `name` is the file's name in errors."""
-    lines: dict[Location, int] = {}
-    document = _document(text, name, lines)
+    return _read(text, name, overrides, MOST_CHARACTERS).spec
+
+
+def _read(text: str, name: str, overrides: Sequence[str], most_characters: int) -> JobFile:
+    document, source, root = read_yaml(text, name, most_characters)
+    set_by: dict[Location, str] = {}
     for override in overrides:
-        _override(document, override)
+        _override(document, override, source, set_by)
+    problems = _Problems(source, document, set_by)
     try:
-        return JobSpec.model_validate(document)
+        spec = JobSpec.model_validate(document)
     except ValidationError as error:
-        raise JobFileError("\n".join(_problems(error, name, document, lines))) from None
+        raise JobFileError("\n".join(problems.lines(error.errors()))) from None
+    if source.odd_numbers:
+        raise JobFileError("\n".join(problems.lines([])))
+    if (found := env_problem(spec.env, {})) is not None:
+        raise JobFileError(problems.line(tuple(found[0].split(".")), found[1]))
+    comment = "" if ("run",) in set_by else cut_by_comment(root, "run", source)
+    return JobFile(spec, (_COMMENT.format(name=name, comment=shortened(comment)),) if comment else ())
+
+
+_COMMENT = (
+    "{name}: run ends before `{comment}`, which YAML takes for a comment; if it belongs to the command, "
+    "put the whole command in quotes"
+)
 
 
 def from_fields(fields: Mapping[str, Any]) -> JobSpec:
@@ -69,106 +103,93 @@ def from_fields(fields: Mapping[str, Any]) -> JobSpec:
     try:
         return JobSpec.model_validate(dict(fields))
     except ValidationError as error:
-        raise JobFileError("\n".join(_problems(error, "job", fields, {}))) from None
+        problems = _Problems(YamlSource("job", []), fields, {})
+        raise JobFileError("\n".join(problems.lines(error.errors()))) from None
 
 
-def _document(text: str, name: str, lines: dict[Location, int]) -> dict[str, Any]:
-    try:
-        _refuse_excess(text, name)
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is not None:
-            _index(root, (), lines, name)
-        document = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{name}:{mark.line + 1}" if mark is not None else name
-        raise JobFileError(f"{where}: {error.problem or error.context}.", "Correct the YAML.") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise JobFileError(f"{name}: {error}.", "Correct the YAML.") from None
-    if not isinstance(document, dict):
-        raise JobFileError(f"{name} is not a job file.", "A job has at least `name` and `run`, one per line.")
-    return document
-
-
-def _refuse_excess(text: str, name: str) -> None:
-    """Refuse a text that would take long to parse, or become huge by aliases."""
-    if len(text) > MOST_CHARACTERS:
-        raise JobFileError(f"{name} has more than {MOST_CHARACTERS:,} characters.", "Make it shorter.")
-    depth = aliases = 0
-    for token in yaml.scan(text, Loader=yaml.SafeLoader):
-        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
-        aliases += isinstance(token, yaml.AliasToken)
-        where = f"{name}:{token.start_mark.line + 1}"
-        if depth > _DEEPEST:
-            raise JobFileError(f"{where}: nested more than {_DEEPEST} deep.", "Nest it less.")
-        if aliases > _MOST_ALIASES:
-            raise JobFileError(f"{where}: more than {_MOST_ALIASES} aliases (*name).", "Write them out.")
-
-
-def _index(node: yaml.Node, at: Location, lines: dict[Location, int], name: str) -> None:
-    """Store the line of every field. Refuse a duplicate field, which YAML would accept."""
-    lines.setdefault(at, node.start_mark.line + 1)
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            _index(item, (*at, index), lines, name)
-    elif isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            here = (*at, str(key.value))
-            line = key.start_mark.line + 1
-            if here in lines:
-                raise JobFileError(
-                    f"{name}:{line}: {_dotted_path(here)} is given twice, first in line {lines[here]}.",
-                    "Keep one.",
-                )
-            lines[here] = line
-            _index(value, here, lines, name)
-
-
-def _override(document: dict[str, Any], override: str) -> None:
+def _override(
+    document: dict[str, Any], override: str, source: YamlSource, set_by: dict[Location, str]
+) -> None:
+    """Set a field as `--set` says. A field for text takes the value as it stands, others take it as YAML."""
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise JobFileError(
             f"--set {override}: not of the form key=value.", "Write it like --set elastic.max=4."
         )
-    *parents, last = key.split(".")
+    at = tuple(key.split("."))
     place = document
-    for parent in parents:
+    for parent in at[:-1]:
         inner = place.setdefault(parent, {})
         if not isinstance(inner, dict):
             raise JobFileError(
                 f"--set {override}: {parent} has no fields.", "Write it like --set elastic.max=4."
             )
         place = inner
+    set_by[at] = override
+    for known in [one for one in source.odd_numbers if one[: len(at)] == at]:
+        del source.odd_numbers[known]
+    place[at[-1]] = value
+    if _is_text(at, value):
+        return
     try:
-        place[last] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        place[last] = value
-    if parents and parents[0] == "env":
-        place[last] = value  # the environment holds text: no conversion of --set env.THREADS=1
+        place[at[-1]], odd = scalar(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return
+    if odd:
+        source.odd_numbers[at] = odd
 
 
-def _problems(
-    error: ValidationError, name: str, document: Mapping[str, Any], lines: Mapping[Location, int]
-) -> Iterator[str]:
-    """Yield one line per wrong field, in the order of the file."""
-    messages: dict[Location, list[str]] = {}
-    for problem in error.errors():
-        field = _file_location(problem["loc"], document)
-        messages.setdefault(field, []).append(_message(problem, field))
+def _is_text(at: tuple[str, ...], value: str) -> bool:
+    """Return True if the field takes text only. An optional one also takes `null` or nothing, for no value."""
+    fields = dict(_fields(JobSpec))
+    info = fields.get(at) or (fields.get(at[:-1]) if len(at) == 2 and at[0] in {"env", "secrets"} else None)
+    if info is None:
+        return False
+    kinds = set(leaf_types(info.annotation))
+    return kinds <= {str, type(None)} and not (type(None) in kinds and value in {"", "null"})
 
-    def line_of(field: Location) -> int:
-        return next((lines[field[:n]] for n in range(len(field), 0, -1) if field[:n] in lines), 0)
 
-    for field in sorted(messages, key=line_of):
-        if any(other[: len(field)] == field != other for other in messages):
-            continue  # an alternative of a union: the complaint about its contents says more
-        where = f"{name}:{line_of(field)}" if line_of(field) else name
-        yield f"{where}: {_dotted_path(field)}: {', or '.join(messages[field])}"
+@dataclass(frozen=True, slots=True)
+class _Problems:
+    """Messages about wrong fields of a document, with their places in the file or on the command line."""
+
+    source: YamlSource
+    document: Mapping[str, Any]
+    set_by: Mapping[Location, str]
+
+    def lines(self, errors: Sequence[ErrorDetails]) -> Iterator[str]:
+        """Yield one line per wrong field, in the order of the file."""
+        messages: dict[Location, list[str]] = {}
+        odd = dict(self.source.odd_numbers)
+        for problem in errors:
+            field = _file_location(problem["loc"], self.document)
+            if problem["type"] in {"string_type", "extra_forbidden"}:
+                odd.pop(field, None)  # as a number it would be wrong too
+            messages.setdefault(field, []).append(_message(problem, field))
+        messages |= {field: [message] for field, message in odd.items()}
+        for field in sorted(messages, key=lambda one: line_of(one, self.source.lines)):
+            if any(other[: len(field)] == field != other for other in messages):
+                continue  # an alternative of a union: the complaint about its contents says more
+            yield self.line(field, ", or ".join(messages[field]))
+
+    def line(self, field: Location, message: str) -> str:
+        """Return the message about a field, with the place where its value stands."""
+        override = next(
+            (self.set_by[field[:n]] for n in range(len(field), 0, -1) if field[:n] in self.set_by), ""
+        )
+        if override:
+            return f"--set {shortened(override)}: {dotted_path(field)}: {message}"
+        line = line_of(field, self.source.lines)
+        where = f"{self.source.name}:{line}" if line else self.source.name
+        odd = self.source.odd_space_in(line)
+        return f"{where}: {dotted_path(field)}: {message}{f'; {odd}' if odd else ''}"
 
 
 _MESSAGES = {
     "missing": "this field is needed",
     "string_type": 'must be text; write it in quotes: "…"',
+    "string_too_long": "may have at most {max_length:,} characters",
+    "too_long": "is too long: at most {max_length:,}, not {actual_length:,}",
     "string_too_short": "must not be empty",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
@@ -216,7 +237,7 @@ def _suggestion(field: Location) -> str:
     known = dict(_fields(JobSpec))
     elsewhere = [path for path in known if path[-1] == field[-1]]
     if elsewhere:
-        return f"; did you mean `{_dotted_path(elsewhere[0])}`?"
+        return f"; did you mean `{dotted_path(elsewhere[0])}`?"
     siblings = {path[-1]: path for path in known if path[:-1] == field[:-1]}
     near = difflib.get_close_matches(str(field[-1]), siblings, n=1, cutoff=0.6)
     if near:
@@ -230,7 +251,3 @@ def _fields(model: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[
         yield path, info
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             yield from _fields(info.annotation, path)
-
-
-def _dotted_path(field: Location) -> str:
-    return ".".join(str(part) for part in field) or "the job"

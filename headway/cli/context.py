@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel, ValidationError
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from headway._lazy import lazy
 from headway.cli.plain import PlainConsole
@@ -98,6 +99,11 @@ class Cli:
         if project is not None:
             client.about(project)
         return client
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Print warnings to stderr, one per line."""
+        for warning in warnings:
+            self.err.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
 
     def show(self, output: Format, model: BaseModel, table: RenderableType) -> None:
         """Print a model as JSON, or its rendering, according to `output`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -18,8 +17,9 @@ from pydantic import (
     model_validator,
 )
 
+from headway.contract.spec_env import EnvName, EnvText, SecretName, refuse_reserved
+from headway.contract.spec_goal import Goal
 from headway.contract.spec_parts import (
-    RESERVED_ENV,
     Balance,
     OutputFolder,
     Parallel,
@@ -32,12 +32,10 @@ from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.learning_rate_rules import RuleSetting
 from headway.contract.values.patterns import MOST_PATTERN, check_pattern
 from headway.contract.values.quantities import Seconds, SizeBytes
-from headway.contract.values.targets import target_rule
 from headway.contract.values.text import GivenText
 from headway.contract.values.tracker_names import TrackerName
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-SECRET_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,127}$"  # noqa: S105 - of names
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 IMAGE_PATTERN = r"^[a-z0-9][a-z0-9._/:-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
 MAX_SLOTS = 4096
@@ -157,56 +155,6 @@ class Batch(SpecPart):
         return self
 
 
-OnBudget = Literal["shrink", "pause", "stop"]
-"""Action when the job's budget is exhausted: use the cheapest slots, or stop after a checkpoint.
-
-`pause` allows the job to be resumed; `stop` ends it for good.
-"""
-
-
-class Goal(SpecPart):
-    """The user's objective and limits for time and money.
-
-    With `search`, the scheduler looks for the best configuration for the objective within both limits while
-    the job trains, and then runs the job there. `full` visits every allowed size for a short time. `partial`
-    visits only the sizes that the models need. `none` uses only measurements of earlier jobs of its class.
-    Without `search`, the cluster's policy decides.
-    """
-
-    objective: Literal["time", "cost", "balanced"] = "balanced"
-    search: Literal["full", "partial", "none"] | None = None
-    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
-    on_budget: OnBudget = "shrink"
-    deadline: datetime | None = None
-    admit: Literal["try", "reject"] = "try"
-    """Handling of a job whose deadline cannot be met at its submit: try anyway, or refuse the job.
-
-    The deadline of a job that was accepted with `reject` precedes those of other jobs.
-    """
-    target: dict[str, float | GivenText] | None = None
-    """Metric and value at which the job ends: `{loss: 1.5}`, or `{accuracy: ">= 0.95"}` with the direction."""
-
-    @field_validator("target")
-    @classmethod
-    def _one_metric(cls, value: dict[str, float | str] | None) -> dict[str, float | str] | None:
-        if value is not None:
-            target_rule(value)
-        return value
-
-    @field_validator("deadline")
-    @classmethod
-    def _aware(cls, value: datetime | None) -> datetime | None:
-        if value is not None and value.tzinfo is None:
-            raise ValueError("the deadline needs a time zone, for example 2026-12-01T00:00:00Z")
-        return value
-
-    @model_validator(mode="after")
-    def _admits_by_deadline(self) -> Self:
-        if self.admit == "reject" and self.deadline is None:
-            raise ValueError("admit: reject needs a deadline; add goal.deadline, or leave admit out")
-        return self
-
-
 class Checkpoint(SpecPart):
     """Checkpoint settings: `every` is `auto` or a duration, `grace_s` the time to stop before SIGKILL."""
 
@@ -262,10 +210,6 @@ HungAfter = Annotated[
 """Seconds without a step after which the ranks of a job count as hung."""
 
 
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
-
-
 class JobSpec(SpecPart):
     """One training run, as submitted. `bundle` is the digest of the uploaded `workdir`."""
 
@@ -273,7 +217,7 @@ class JobSpec(SpecPart):
     run: Annotated[GivenText, Field(min_length=1, max_length=16384)]
     workdir: Annotated[GivenText, Field(max_length=4096)] | None = None
     bundle: Annotated[str, Field(pattern=DIGEST_PATTERN)] | None = None
-    env: dict[EnvName, Annotated[GivenText, Field(max_length=32768)]] = Field(default_factory=dict)
+    env: dict[EnvName, EnvText] = Field(default_factory=dict)
     secrets: Annotated[dict[EnvName, SecretName], Field(max_length=100)] = Field(default_factory=dict)
     """Secrets of the job's project, by the environment variable that gives their value to ranks."""
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)] | None = None
@@ -386,9 +330,7 @@ class JobSpec(SpecPart):
     @field_validator("env", "secrets")
     @classmethod
     def _no_reserved_names(cls, value: dict[str, str]) -> dict[str, str]:
-        taken = sorted(name for name in value if name.startswith("HEADWAY_") or name in RESERVED_ENV)
-        if taken:
-            raise ValueError(f"{', '.join(taken)}: set by Headway for every rank; choose other names")
+        refuse_reserved(value)
         return value
 
     @model_validator(mode="after")

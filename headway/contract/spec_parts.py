@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from headway.contract.values.balance import OFF, BalanceRule
 from headway.contract.values.quantities import Seconds, SizeBytes
@@ -16,6 +18,57 @@ class SpecPart(BaseModel):
     """A part of the spec. An unknown field is an error: a typo must not be ignored silently."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse values of number fields that Pydantic would take for other numbers than the user meant."""
+        if info.field_name in _number_fields(cls):
+            for one in value if isinstance(value, list | tuple) else _values(value):
+                _refuse_odd_number(one)
+        return value
+
+
+_PADDED = re.compile(r"[+-]?0\d")
+_GROUPED = re.compile(r"[+-]?\d[\d.]*(_\d+)+")
+
+
+def _values(value: Any) -> list[Any]:
+    return [one for one in value.values() if isinstance(one, bool)] if isinstance(value, dict) else [value]
+
+
+def _refuse_odd_number(value: Any) -> None:
+    if isinstance(value, bool):
+        word = str(value).lower()
+        raise ValueError(f"must be a number, not {word}; YAML reads yes and no, on and off as true and false")  # noqa: TRY004 - Pydantic reports it
+    if not isinstance(value, str):
+        return
+    if _PADDED.match(value.strip()):
+        raise ValueError(f"{value!r} begins with 0; write it without: {_unpadded(value)}")
+    if _GROUPED.match(value.strip()):
+        raise ValueError(f"{value!r} holds _; write the number without: {value.replace('_', '')}")
+
+
+def _unpadded(value: str) -> str:
+    return re.sub(r"^([+-]?)0+(?=\d)", r"\1", value.strip())
+
+
+@lru_cache(maxsize=64)
+def _number_fields(part: type[SpecPart]) -> frozenset[str]:
+    """Return the fields that take numbers but no truth values."""
+    kinds = {name: set(leaf_types(info.annotation)) for name, info in part.model_fields.items()}
+    return frozenset(name for name, found in kinds.items() if found & {int, float} and bool not in found)
+
+
+def leaf_types(annotation: Any) -> Iterator[Any]:
+    """Yield the types that an annotation is made of, without containers, unions and metadata."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        parts = parts[:1]
+    if not parts:
+        yield annotation
+    for part in parts:
+        yield from leaf_types(part)
 
 
 class Balance(SpecPart):

@@ -33,6 +33,8 @@ class Departure:
         The last step was `idle_s` seconds ago.
         """
         peers = self._team.peers
+        if peers is not None:
+            peers.settle()
         together = self._saver.group is not None
         if self._team.replaces_everyone(order) and peers is not None and (peers.is_main or together):
             self._state_sync.save_for_successors(order, place, idle_s)

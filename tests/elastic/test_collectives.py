@@ -77,6 +77,22 @@ def test_a_rank_that_hangs_is_freed_by_an_abort(ranks: Callable[..., Generation]
     assert started.output().count("aborted") == (name == "timed")
 
 
+@pytest.mark.parametrize("name", BACKENDS)
+def test_leave_waits_for_operations_on_the_devices_of_all_members(
+    ranks: Callable[..., Generation], name: str
+) -> None:
+    ended(ranks(name, "settles", 2), [0, 0])
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_leave_aborts_operations_that_do_not_complete_in_time(
+    ranks: Callable[..., Generation], name: str
+) -> None:
+    started = ranks(name, "unsettled", 2)
+    started.processes[0].join(240)
+    assert started.processes[0].exitcode == 0, started.output()
+
+
 @pytest.mark.parametrize("name", ["gloo", "timed"])
 def test_a_transfer_from_a_dead_peer_is_a_lost_peer(ranks: Callable[..., Generation], name: str) -> None:
     started = ranks(name, "loses", 2)

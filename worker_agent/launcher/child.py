@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -120,7 +121,9 @@ def _execute(argv: Sequence[str], target: PythonTarget | None, env: Mapping[str,
     try:
         os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606  # a shell is part of `argv` where one is needed
     except OSError as error:
-        sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
+        size = sum(len(os.fsencode(one)) + 9 for one in (*argv, *env, *env.values()))
+        held = f": the command and its environment have {size:,} bytes" if error.errno == errno.E2BIG else ""
+        sys.stderr.write(f"{argv[0]}: {error.strerror}{held}\n")
         program.flush_and_exit(126)
 
 

@@ -7,6 +7,7 @@ Agent and launcher both use this module, so it imports only the standard library
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,41 @@ from typing import Literal
 How = Literal["zygote", "spawn"]
 
 _SHELL_CHARACTERS = frozenset("|&;<>()$`*?[]#~!{}\n")
+_BUILT_IN = frozenset(
+    {
+        ".",
+        ":",
+        "alias",
+        "bg",
+        "cd",
+        "command",
+        "eval",
+        "exec",
+        "exit",
+        "export",
+        "fg",
+        "jobs",
+        "local",
+        "read",
+    }
+    | {
+        "readonly",
+        "return",
+        "set",
+        "shift",
+        "source",
+        "time",
+        "times",
+        "trap",
+        "type",
+        "ulimit",
+        "umask",
+        "unset",
+        "wait",
+    }
+)
+"""Commands that only a shell has. Others, such as `echo`, are programs too."""
+_TAKES_TEXT = re.compile(r"(?:ba|da|k|z)?sh|python[\d.]*")
 _PYTHON_NAMES = frozenset({"python", "python3", f"python3.{sys.version_info.minor}"})
 _READ_AT_START = (
     "LD_",
@@ -67,9 +103,13 @@ class PythonTarget:
 
 def start_method(run: str, job_env: Mapping[str, str]) -> StartMethod:
     """Choose how to start `run`, given the variables that the job sets in its environment."""
+    if interpreter := _named_interpreter(run):
+        return StartMethod("spawn", "the command names its interpreter", (*interpreter, "-c", run))
     argv = _split(run)
     if argv is None:
-        return StartMethod("spawn", "the command needs a shell", ("/bin/sh", "-c", run))
+        # Of several lines, a failed one ends the script: the next would work in the wrong folder or on no data.
+        option = "-ec" if "\n" in run.strip() else "-c"
+        return StartMethod("spawn", "the command needs a shell", ("/bin/sh", option, run))
     if python_target(argv) is None:
         return StartMethod("spawn", "not a plain Python command", argv)
     blocking = next((name for name in sorted(job_env) if _matters_before_start(name)), None)
@@ -96,6 +136,14 @@ def python_target(argv: Sequence[str]) -> PythonTarget | None:
     return PythonTarget(rest[0], is_module, tuple(rest[1:]))
 
 
+def _named_interpreter(run: str) -> tuple[str, ...]:
+    """Return the words behind `#!` in the first of several lines; empty without one that takes a script by `-c`."""
+    first, newline, _ = run.partition("\n")
+    words = first.removeprefix("#!").split() if newline and first.startswith("#!") else []
+    named = next((one for one in reversed(words) if not one.startswith("-")), "")
+    return tuple(words) if _TAKES_TEXT.fullmatch(named.rpartition("/")[2]) else ()
+
+
 def _split(run: str) -> tuple[str, ...] | None:
     if _SHELL_CHARACTERS.intersection(run):
         return None
@@ -103,7 +151,7 @@ def _split(run: str) -> tuple[str, ...] | None:
         argv = tuple(shlex.split(run))
     except ValueError:  # unclosed quotation mark: the shell reports it in familiar words
         return None
-    if not argv or "=" in argv[0]:
+    if not argv or "=" in argv[0] or argv[0] in _BUILT_IN:
         return None
     return argv
 

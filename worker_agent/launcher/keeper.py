@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from worker_agent.host.folders import RunFolder, StateFolder, boot_s, read_json,
 from worker_agent.isolation import control_groups
 from worker_agent.launcher import child, connections, processes
 from worker_agent.launcher.commandline import How, python_target
+from worker_agent.launcher.executables import why_not_executable
 from worker_agent.launcher.preload import Preloaded, shadowed
 from worker_agent.launcher.processes import Process
 from worker_agent.launcher.protocol import LaunchPlan, Started
@@ -219,7 +219,7 @@ class Keeper:
     def _start(self, run: KeptRun, plan: LaunchPlan, secrets: int | None) -> None:
         if boot_s() >= self._deadline_s:
             raise CannotStart("the lease expired", retryable=True)
-        if run.how == "spawn" and plan.container is None:
+        if run.how == "spawn":
             _require_program(plan)
         if plan.store_host is not None and self._preloaded.has_torch:
             self._start_store(run, plan)
@@ -381,8 +381,7 @@ class Keeper:
 
 
 def _require_program(plan: LaunchPlan) -> None:
-    env = next(iter(plan.ranks.values()))
-    program = plan.argv[0]
-    path = str(Path(plan.cwd) / program) if "/" in program else program
-    if shutil.which(path, path=env.get("PATH", os.defpath)) is None:
-        raise CannotStart(f"the command {program!r} was not found on this node", retryable=False)
+    path = next(iter(plan.ranks.values())).get("PATH", os.defpath)
+    cause = why_not_executable(plan.argv[0], plan.cwd, path, in_image=plan.container is not None)
+    if cause:
+        raise CannotStart(cause, retryable=False)

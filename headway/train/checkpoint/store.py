@@ -38,6 +38,7 @@ from headway.train.checkpoint.parts import get
 from headway.train.checkpoint.schedule import Schedule
 from headway.train.checkpoint.stages import join_stages
 from headway.train.checkpoint.staging import HostCopy, is_sharded, split
+from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 from headway.train.data.position import Position
 from headway.train.host.output import warn
 
@@ -233,8 +234,8 @@ class Checkpoints:
             write(self.storage, folder, save.contents, seal=seal, group=save.group)
         except OSError as error:
             return Failed(samples=save.samples, reason=str(error))
-        except RuntimeError as error:
-            if save.group is None or isinstance(error, Fenced):
+        except GROUP_ERRORS as error:
+            if save.group is None or isinstance(error, Fenced) or not is_loss(error):
                 raise
             return Failed(samples=save.samples, reason=f"a peer is gone: {error}")
         finally:

@@ -33,8 +33,14 @@ class CollectiveBackend(Protocol):
     exception means that this machine cannot use the backend. The methods raise RuntimeError when a peer is lost.
     """
 
+    runs_on_device: bool
+    """True if operations may still be in progress on a device when the calls of torch have returned."""
+
     def form(self, rendezvous: Rendezvous) -> None:
         """Form torch's default group over this library."""
+
+    def leave(self) -> None:
+        """Leave all groups of the process without waiting for a peer. No operation is in progress on any member."""
 
     def abort(self) -> None:
         """End every wait in the default group that does not end when the group's connections close.

@@ -14,9 +14,15 @@ from headway.train.collectives.groups import default_group
 class Gloo:
     """The `CollectiveBackend` over gloo."""
 
+    runs_on_device = False
+
     def form(self, rendezvous: Rendezvous) -> None:
         """Form a group whose members are all connected."""
         default_group("gloo", rendezvous)
+
+    def leave(self) -> None:
+        """Destroy the groups: gloo closes its connections."""
+        dist.destroy_process_group()
 
     def abort(self) -> None:
         """Do nothing: gloo has no abort, and closed connections end its waits."""

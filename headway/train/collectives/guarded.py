@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from headway.train.collectives.futures import future_of
+from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 
 _BACKEND = "headway_guarded"
 _COLLECTIVES = (
@@ -86,7 +87,9 @@ class GuardedGroup(dist.ProcessGroup):
                 work = getattr(self._group, collective)(*args, **options)
                 with self._guard.waiting():
                     work.wait()
-            except RuntimeError:
+            except GROUP_ERRORS as error:
+                if not is_loss(error):
+                    raise
                 self._guard.lost = True
             else:
                 return work

@@ -33,6 +33,8 @@ class Nccl:
         RuntimeError: this process has no CUDA device, or torch was built without NCCL.
     """
 
+    runs_on_device = True
+
     def __init__(self) -> None:
         if not (torch.cuda.is_available() and dist.is_nccl_available()):
             raise RuntimeError("NCCL needs a CUDA device, and a build of torch with NCCL")
@@ -42,6 +44,12 @@ class Nccl:
     def form(self, rendezvous: Rendezvous) -> None:
         """Form a group that connects at its first operation."""
         default_group("nccl", rendezvous)
+
+    def leave(self) -> None:
+        """Abort the communicators: to destroy one, NCCL waits until each member does, and a rank that leaves may not."""
+        self.abort()
+        if dist.is_initialized():  # over another backend, which the script has chosen
+            dist.destroy_process_group()
 
     def abort(self) -> None:
         """Abort all groups of the process, unless the script has made the default group over another backend."""

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map_only
 
 from headway.train.checkpoint.staging import is_sharded
 from headway.train.collectives.futures import future_of
+from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 from headway.train.gradients.clock import Clock
 from headway.train.gradients.commit import StepCommit
 from headway.train.gradients.depths import PartialStep
@@ -123,13 +124,17 @@ class Gradients:
             self._weight_without_peers()
             return
         self._peers = peers
-        self._ddp = DistributedDataParallel(
-            self.model.module,
-            device_ids=[self._device.index] if self._device.type == "cuda" else None,
-            init_sync=False,
-            gradient_as_bucket_view=True,  # avoids a copy of each gradient into its bucket and back
-            **_NO_SYNC,  # type: ignore[arg-type]
-        )
+        try:
+            self._ddp = DistributedDataParallel(
+                self.model.module,
+                device_ids=[self._device.index] if self._device.type == "cuda" else None,
+                init_sync=False,
+                gradient_as_bucket_view=True,  # avoids a copy of each gradient into its bucket and back
+                **_NO_SYNC,  # type: ignore[arg-type]
+            )
+        except GROUP_ERRORS as error:
+            self._lose(error)
+            return  # the next boundary finds the loss, too
         # torch reads the hook's annotations, and accepts none or its own class, but not the class's name.
         self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
         if self._min_depth is not None:
@@ -167,7 +172,7 @@ class Gradients:
             self.stepped = self.broken = self.without_results = False
             self.batch_number += 1
             self._fresh = True
-            self.meter.begin()
+            self.meter.begin(samples)
             self._done, self._global_batch = 0, global_batch
         else:
             if self.probe is not None and self._ddp is None and 2 * self._done >= global_batch > 0:
@@ -271,8 +276,8 @@ class Gradients:
                 if self._fresh and self._buffers:
                     dist._broadcast_coalesced(dist.group.WORLD, self._buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001  # as DDP does
                 self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
-            except RuntimeError:
-                self.broken = True
+            except GROUP_ERRORS as error:
+                self._lose(error)
             self._fresh = False
         if self.broken:
             return self.model.module(*args, **kwargs)
@@ -322,23 +327,30 @@ class Gradients:
                 if source is None
                 else dist.broadcast(gradient, src=source, async_op=True)
             )
-        except RuntimeError:
-            self.broken = True
+            future = work.get_future()
+        except GROUP_ERRORS as error:
+            self._lose(error)
             as_it_is = future_of(gradient)
             as_it_is.set_result(gradient)
             return as_it_is
         assert self._peers is not None
         # A separate future, because gloo sometimes misses a loss, and `abort` must end the wait then.
         result = self._peers.promise(gradient)
-        work.get_future().add_done_callback(lambda done: result.fulfil(self._take(done, gradient)))
+        future.add_done_callback(lambda done: result.fulfil(self._take(done, gradient)))
         return result.future
 
     def _take(self, done: Any, gradient: torch.Tensor) -> torch.Tensor:
         try:
             return done.value()[0]  # type: ignore[no-any-return]
-        except RuntimeError:
-            self.broken = True
+        except GROUP_ERRORS as error:
+            self._lose(error)
             return gradient
+
+    def _lose(self, error: Exception) -> None:
+        """Record a lost peer; raise an error that means something else."""
+        if not is_loss(error):
+            raise error
+        self.broken = True
 
 
 def _after_backward(act: Callable[[], None]) -> None:

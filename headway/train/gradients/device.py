@@ -6,12 +6,36 @@ import time
 
 import torch
 
+_MEMORY_SHARE = 0.001
+"""Share of the time of steps that measurements of memory may take."""
+
+
+class MemoryTurns:
+    """Decides in which steps the memory is measured. Values are in seconds.
+
+    It is in the first step with micro-batches of a new size, and then as often as `share` of the time allows.
+    """
+
+    def __init__(self, share: float = _MEMORY_SHARE) -> None:
+        self._share = share
+        self._samples: int | None = None
+        self._next_s = 0.0
+
+    def due(self, now_s: float, samples: int) -> bool:
+        """Return True if this step, which begins with a micro-batch of so many samples, is to be measured."""
+        changed, self._samples = samples != self._samples, samples
+        return changed or now_s >= self._next_s
+
+    def measured(self, now_s: float, took_s: float) -> None:
+        """Record a measurement that took so long."""
+        self._next_s = now_s + took_s / self._share
+
 
 class DeviceMeter:
     """Meter of this rank's own computation, from the start of a step to the last part of the gradient.
 
     An accelerator works asynchronously, so the meter records events on it, and reads their times once both
-    have passed. Host memory is not measured.
+    have passed. Memory is measured in some steps only, because that takes as long as many kernels; host memory never.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -19,18 +43,24 @@ class DeviceMeter:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self._device else []  # type: ignore[no-untyped-call]
         self._began_s = 0.0
         self._took_s = 0.0
+        self._turns = MemoryTurns()
+        self._measures = False
+        self._spent_s = 0.0
         self._static_bytes = 0
         self.memory_bytes = memory_of(device)
         """Memory of the accelerator; None on a host."""
 
-    def begin(self) -> None:
-        """Record the start of a step."""
+    def begin(self, samples: int) -> None:
+        """Record the start of a step, whose first micro-batch has so many samples."""
         self._took_s = 0.0
         self._began_s = time.perf_counter()
         if self._device is not None:
             self._events[0].record()
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self._static_bytes = torch.cuda.memory_allocated(self._device)
+            self._measures = self._turns.due(self._began_s, samples)
+            if self._measures:
+                torch.cuda.reset_peak_memory_stats(self._device)
+                self._static_bytes = torch.cuda.memory_allocated(self._device)
+                self._spent_s = time.perf_counter() - self._began_s
 
     def end(self) -> None:
         """Record the end of this rank's part of the gradient."""
@@ -47,10 +77,14 @@ class DeviceMeter:
         return began.elapsed_time(ended) / 1000 if ended.query() else 0.0  # type: ignore[no-untyped-call]
 
     def peak_bytes(self) -> tuple[int, int] | None:
-        """Return the peak memory since `begin`, and the memory in use at `begin`, in bytes."""
-        if self._device is None:
+        """Return the peak memory since `begin`, and the memory in use at `begin`, in bytes. None in most steps."""
+        if not self._measures:
             return None
-        return torch.cuda.max_memory_allocated(self._device), self._static_bytes
+        began_s, self._measures = time.perf_counter(), False
+        peak = torch.cuda.max_memory_allocated(self._device)
+        now_s = time.perf_counter()
+        self._turns.measured(now_s, self._spent_s + now_s - began_s)
+        return peak, self._static_bytes
 
 
 def memory_of(device: torch.device) -> int | None:

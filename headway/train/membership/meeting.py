@@ -15,6 +15,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from headway.contract.orders import Order
 from headway.contract.runtime import CANNOT_REACH
+from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 from headway.train.host.connections import connections, disconnect, has_unanswered_attempt
 from headway.train.host.reach import ReachPatience, reach_failure, try_server
 
@@ -95,10 +96,12 @@ def wait_for_all(store: Any, order: Order, superseded: Callable[[], bool], wait_
 
 @contextmanager
 def peers_may_be_lost(failure: type[PeersLost] = PeersLost) -> Iterator[None]:
-    """Raise the failure for RuntimeError, because backends and the store raise only subclasses of that."""
+    """Raise the failure for an error that means a lost peer."""
     try:
         yield
-    except RuntimeError as error:
+    except GROUP_ERRORS as error:
+        if not is_loss(error):
+            raise
         raise failure(reach_failure(str(error))) from error
 
 

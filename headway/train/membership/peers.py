@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,6 +24,7 @@ from headway.train.collectives.backend import CollectiveBackend, Rendezvous
 from headway.train.collectives.futures import Promise
 from headway.train.collectives.groups import CONNECT_TIMEOUT, gloo_group, subgroup
 from headway.train.collectives.guarded import LossGuard, form_guarded_group
+from headway.train.collectives.losses import GROUP_ERRORS
 from headway.train.host.connections import connections, disconnect
 from headway.train.host.environment import Environment
 from headway.train.membership.meeting import (
@@ -67,6 +69,8 @@ class NoPeers:
         return [self._numbers]
 
 
+SWITCH_TIMEOUT_S = 20.0
+"""Time in which every rank of a group must have completed its operations before members change."""
 _abandoned: list[Any] = []
 """Groups with an abandoned collective. Destroying one would wait for its end, which may take minutes."""
 
@@ -155,7 +159,7 @@ class Peers:
                 peers = cls(backend, rank=rank, world_size=size, generation=order.generation, timeout=timeout)
         except (PeersLost, Superseded):
             if dist.is_initialized():  # the next meeting forms another default group
-                dist.destroy_process_group()
+                backend.leave()
             raise
         peers._store = store
         peers._connections = connections() - before
@@ -286,12 +290,31 @@ class Peers:
         if self._store is not None:
             self._connections |= connections() - before
 
+    def settle(self, limit_s: float = SWITCH_TIMEOUT_S) -> None:
+        """Wait until no rank's device is busy with an operation of the group, so that each rank may leave it.
+
+        After `limit_s` seconds, or when a peer is lost, the operations are aborted.
+        """
+        if self.aborted or self._control is None or not self._backend.runs_on_device:
+            return
+        limit = threading.Timer(limit_s, self.abort)
+        limit.start()
+        try:
+            if torch.accelerator.is_available():
+                torch.accelerator.synchronize()
+            self.gather(0)
+        except (PeersLost, *GROUP_ERRORS):  # an aborted operation may also fail on the device
+            self.abort()
+        finally:
+            limit.cancel()
+
     def leave(self) -> None:
-        """Leave the group, when no operation with peers is in progress."""
+        """Leave the group, when this rank waits for no operation with peers."""
+        self.settle()
         if self._stuck:
             _abandoned.append((dist.group.WORLD, self._control))
         if dist.is_initialized():
-            dist.destroy_process_group()
+            self._backend.leave()
         self._control = self._store = None
         self.waits = Waits()  # its operations hold the group
 

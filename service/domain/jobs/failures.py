@@ -16,6 +16,7 @@ from headway.contract.runtime import (
     KILLED_FOR_MEMORY,
 )
 from headway.contract.views.jobs import JobProgress, Reason
+from service.domain.jobs.shell_errors import shell_advice
 from service.domain.jobs.tracebacks import lost_a_peer, never_met, traceback_in
 
 _TEARDOWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGSEGV})
@@ -216,4 +217,6 @@ def _with_log(message: str, log_tail: Sequence[str]) -> str:
     if traceback:
         return "\n".join((f"{message}: {traceback[-1]}", *traceback))
     lines = [line for line in log_tail if line.strip()]
+    advice = shell_advice(lines)
+    message = f"{message}; {advice}" if advice else message
     return f"{message}; its last lines:\n" + "\n".join(lines) if lines else f"{message}, without output"

@@ -30,7 +30,7 @@ from service.domain.jobs.membership import (
 from service.domain.jobs.parallelism import mesh_at, mesh_text_at
 from service.domain.jobs.records import AllocationRecord, Prediction
 from service.domain.jobs.shard_order import ranks_to_keep
-from service.domain.jobs.survival import growth_backoff_s
+from service.domain.jobs.survival import LONGEST_GROWTH_BACKOFF_S, growth_backoff_s
 from service.domain.life.commands import choose_ports, next_effect, send_order, send_runs, stop_start
 from service.domain.life.life import Life
 from service.domain.life.starts import fail_rank
@@ -214,7 +214,6 @@ def complete_switch(life: Life, message: Switched) -> Life:
     coming = life.generations[switch.generation]
     how = "checkpoint" if not switch.lost and is_whole_move(before, coming.members) else "live"
     progress = before.progress.model_copy(update={"batch_effect": next_effect(before), "mesh": switch.mesh})
-    grew = bool(switch.ready_s)
     life = life.without_allocation(before.generation).with_job(
         replace(
             before,
@@ -222,8 +221,6 @@ def complete_switch(life: Life, message: Switched) -> Life:
             allocation=coming.slots,
             progress=progress,
             switch=None,
-            growth_failures=0 if grew else before.growth_failures,
-            grow_after=None if grew else before.grow_after,
             samples_at_loss=before.progress.samples if switch.lost else before.samples_at_loss,
         )
     )
@@ -286,8 +283,13 @@ def give_up(life: Life, *, reason: Reason, why: str, blame: bool) -> Life:
 
 
 def blame_newcomers(life: Life) -> tuple[Life, str]:
-    """Return the life in which growth waits for a backoff, and the text of that."""
-    failures = life.job.growth_failures + 1
+    """Return the life in which growth waits for a backoff, and the text of that.
+
+    A growth that was completed does not end the row of failures, because its new ranks may fail at their first step.
+    """
+    last = life.job.grow_after
+    in_a_row = last is not None and life.now <= last + timedelta(seconds=LONGEST_GROWTH_BACKOFF_S)
+    failures = life.job.growth_failures + 1 if in_a_row else 1
     wait_s = growth_backoff_s(failures)
     after = life.now + timedelta(seconds=wait_s)
     life = life.with_job(replace(life.job, growth_failures=failures, grow_after=after))

@@ -15,7 +15,7 @@ from service.domain.jobs.survival import is_loss
 from service.domain.life.changes import dismiss_newcomers, give_up
 from service.domain.life.life import HostFacts, Life
 from service.domain.life.starts import fail_rank
-from service.domain.life.survivals import survive_loss
+from service.domain.life.survivals import newcomers_beside, survive_loss, survive_newcomers
 from service.domain.life.unreached import note_unreached
 
 _MOST_CHARACTERS = 16_384
@@ -29,7 +29,7 @@ def rank_ended(life: Life, who: Born, exit_: RankExit) -> Life:
     """React to the end of a process whose exit is already part of the life.
 
     An exit that was not requested and does not complete the training is a loss: the other ranks survive it,
-    or the rest of the job is stopped.
+    or the rest of the job is stopped. The ranks that trained before a growth survive an error of its new ranks, too.
     """
     job, crew = life.job, life.crew
     member = crew.member(who)
@@ -48,6 +48,9 @@ def rank_ended(life: Life, who: Born, exit_: RankExit) -> Life:
     if verdict.ending is Ending.DONE:
         finished = job.switching is not None and has_finished(crew, life.loaded_footprint.exits)
         return dismiss_newcomers(life) if finished else life
+    failed = verdict.ending is not Ending.STOPPED and not is_loss(exit_)
+    if failed and _survives(job) and newcomers_beside(life, who):
+        return survive_newcomers(life, who, reason=verdict.reason, why=f"a new rank failed: {said}")
     if is_loss(exit_) and _survives(job):
         message = f"rank {exit_.rank} {how_it_ended(exit_)}"
         return survive_loss(life, reason=reason_of_loss(exit_), message=message)

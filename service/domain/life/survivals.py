@@ -95,6 +95,26 @@ def _switch_of_survivors(life: Life, generation: int, size: int, *, never_met: b
     )
 
 
+def newcomers_beside(life: Life, who: Born) -> list[Born]:
+    """Return the processes that were started with `who`, if the ranks that trained before them still have the state.
+
+    They joined with the change in progress, or with the last one. The list is empty for other processes.
+    """
+    members = life.crew.lasting()
+    beside = [born(one) for one in members if one.born_generation == who[0]]
+    newest = max((one.born_generation for one in members), default=None)
+    alone = len(beside) == len(members) or is_whole_move(life.job, members)
+    return [] if alone or who[0] != newest else beside
+
+
+def survive_newcomers(life: Life, who: Born, *, reason: Reason, why: str) -> Life:
+    """Let the members go on without the new ranks of a growth, one of which has failed, however late; try again after a backoff."""
+    apart = newcomers_beside(life, who)
+    assert apart, f"{who} has not joined others"
+    life, when = blame_newcomers(stop_start(life, who[0]))
+    return survive_loss(life, reason=reason, message=f"{why}; {when}", apart=apart)
+
+
 def meeting_failed(life: Life, node_id: str, message: CannotMeet) -> Life:
     """Let the members go on without the new ranks of a change that did not all connect to them, says a rank on the node.
 

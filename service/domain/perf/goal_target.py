@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from headway.contract.runtime import Message, Metrics
-from headway.contract.spec import Goal
+from headway.contract.spec_goal import Goal
 from headway.contract.values.targets import target_rule
 from headway.contract.views.forecasts import TargetProgress
 from headway.contract.views.jobs import JobProgress

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from headway.contract.spec import JobSpec
+from headway.contract.spec_env import env_problem
 from headway.contract.values.redaction import TOKEN
 from headway.contract.views.identity import SecretView
 from service.domain.shared.errors import InvalidField, NoSecretsKey, NotFound
@@ -24,6 +25,7 @@ _CREDENTIAL_VALUE = re.compile(
     r"^(sk-|ghp_|github_pat_|glpat-|hf_|xox[abp]-|AKIA[0-9A-Z]{16}$|-----BEGIN [A-Z ]*PRIVATE KEY)"
 )
 _SHORTEST = 8
+_MOST_BYTES = 65_536
 
 
 def required(keys: KeyRing | None) -> KeyRing:
@@ -60,6 +62,10 @@ async def set_secret(
     """
     if "\0" in value:
         raise InvalidField("value", "it contains a NUL character, which no environment variable can hold")
+    if len(value.encode()) > _MOST_BYTES:
+        raise InvalidField(
+            "value", f"it has more than {_MOST_BYTES:,} bytes, the most of an environment variable"
+        )
     sealed = await required(keys).seal(value.encode(), context_of(project, name))
     async with transactions.begin() as tx:
         created = await tx.secrets.put(project, name, sealed, by=by, now=now)
@@ -67,18 +73,25 @@ async def set_secret(
     return view, created
 
 
-async def check_secrets(tx: Transaction, spec: JobSpec) -> None:
-    """Raise InvalidField for secrets that the job's project does not have, since its ranks could never start."""
-    if not spec.secrets:
-        return
+async def check_environment(tx: Transaction, spec: JobSpec) -> None:
+    """Raise InvalidField for an environment that no rank could be started with.
+
+    It is too large, or holds secrets that the job's project does not have.
+    """
     wanted = set(spec.secrets.values())
-    missing = sorted(wanted - (await tx.secrets.get(spec.project, wanted)).keys())
+    found = await tx.secrets.get(spec.project, wanted) if wanted else {}
+    missing = sorted(wanted - found.keys())
     if missing:
         raise InvalidField(
             "secrets",
             f"project {spec.project} has no secret named {', '.join(missing)}; "
             f"set it: headway secret set {missing[0]} --project {spec.project}",
         )
+    sizes = {variable: len(found[name].data) for variable, name in spec.secrets.items()}
+    problem = env_problem(spec.env, sizes)
+    if problem is not None:
+        field, message = problem
+        raise InvalidField(field, f"{field}: {message}")
 
 
 async def sealed_for(

@@ -10,6 +10,7 @@ from datetime import datetime
 
 import numpy as np
 
+from headway.contract import spec_warnings
 from headway.contract.spec import JobSpec
 from headway.contract.views.forecasts import ForecastView, PlanView, PredictionScore, ScoredPrediction, Work
 from headway.contract.views.forecasts import WorkSource as SourceView
@@ -111,7 +112,7 @@ def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]
         found.append(
             f"no measurements of the class {class_of(spec)} exist: speeds are guesses until one of its jobs has run"
         )
-    return found
+    return [*found, *spec_warnings.warnings_of(spec)]
 
 
 def alone(snapshot: Snapshot, job: Job) -> Snapshot:

@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import partial
 
 from headway.contract.spec import JobSpec, Resize
+from headway.contract.spec_warnings import warnings_of
 from headway.contract.values.devices import KNOWN_DEVICE_KINDS
 from headway.contract.views.forecasts import DeadlineOutlook
 from headway.contract.views.jobs import JobProgress, JobState, Reason
@@ -17,7 +18,7 @@ from service.domain.identity.access import Principal
 from service.domain.jobs.job import Job
 from service.domain.perf.goal_target import target_of
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
-from service.usecases.identity.secrets import check_secrets, credentials_in
+from service.usecases.identity.secrets import check_environment, credentials_in
 from service.usecases.jobs.deadlines import outlook_at_submit, past_deadline, refusal_of
 from service.usecases.ports.facts import Accepted, BegunTrace, WakeUp
 from service.usecases.ports.jobs import Submitted
@@ -85,7 +86,7 @@ async def submit(
     """
     await check_devices(tx, spec)
     await _check_bundle(tx, spec, caller)
-    await check_secrets(tx, spec)
+    await check_environment(tx, spec)
     job = Job(
         id=job_id,
         spec=spec,
@@ -147,7 +148,7 @@ def _hints(spec: JobSpec) -> list[str]:
     """Return suggestions for a better job file."""
     found = credentials_in(spec.env)
     hint = f"env {', '.join(found)} looks like a credential, which everyone who sees the job can read: store it as a secret"
-    return [f"{hint} (headway secret set)"] if found else []
+    return [*([f"{hint} (headway secret set)"] if found else []), *warnings_of(spec)]
 
 
 async def check_devices(tx: Transaction, spec: JobSpec) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from headway.contract.spec import OnBudget
+from headway.contract.spec_goal import OnBudget
 from headway.contract.views.money import BudgetRequest, Category, GroupBy, LeaseBill, UsageGroup
 from service.domain.rental.budgets import Budget, JobSpend
 from service.domain.rental.ledger import BilledLease, Held, Lease, Place

@@ -1,6 +1,6 @@
 """One rank of the conformance suite of collective backends; started by tests/elastic/test_collectives.py.
 
-    collective.py BACKEND sums|transfers|hangs|loses
+    collective.py BACKEND sums|transfers|hangs|loses|settles|unsettled
 
 It ends with an error if the backend does not do what the interface says.
 """
@@ -113,6 +113,42 @@ def loses() -> None:
         sys.exit("the loss was not noticed")
 
 
-{"sums": sums, "transfers": transfers, "hangs": hangs, "loses": loses}[scenario]()
+def settles() -> None:
+    """Rank 0 leaves once the operations of rank 1 are complete on its device too."""
+    backend.runs_on_device = True
+    peers = meet(1, [0, 1])
+    store = dist.distributed_c10d._get_default_store()  # rank 1 says there what it has done
+    if environment.rank == 1:
+        time.sleep(0.5)  # an operation takes longer on this device
+        store.set("complete", "yes")
+    peers.leave()
+    assert not peers.aborted
+    assert store.check(["complete"])
+    assert not dist.is_initialized()
+
+
+def unsettled() -> None:
+    """Rank 1 never completes its operations: after the limit, rank 0 aborts them, and goes on alone."""
+    backend.runs_on_device = True
+    peers = meet(1, [0, 1])
+    if environment.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    began_s = time.monotonic()
+    peers.settle(limit_s=0.5)
+    assert 0.5 <= time.monotonic() - began_s < FREED_WITHIN_S
+    assert peers.aborted
+    peers.leave()
+    peers = meet(2, [0])
+    assert summed(4.0) == 4.0
+
+
+{
+    "settles": settles,
+    "unsettled": unsettled,
+    "sums": sums,
+    "transfers": transfers,
+    "hangs": hangs,
+    "loses": loses,
+}[scenario]()
 sys.stdout.flush()
 os._exit(0)

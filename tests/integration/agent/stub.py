@@ -160,12 +160,12 @@ class StubService:
         """Wait until the agent has taken it up."""
         self.wait_for(lambda: any(command.command_id in report.acknowledged for report in self.reports))
 
-    def add_bundle(self, files: dict[str, str]) -> str:
+    def add_bundle(self, files: dict[str, str], *, mode: int = 0o644) -> str:
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w:gz") as tar:
             for name, text in files.items():
                 member = tarfile.TarInfo(name)
-                member.size = len(text.encode())
+                member.size, member.mode = len(text.encode()), mode
                 tar.addfile(member, io.BytesIO(text.encode()))
         digest = f"sha256:{hashlib.sha256(data.getvalue()).hexdigest()}"
         self.bundles[digest] = data.getvalue()

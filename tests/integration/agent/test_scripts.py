@@ -141,3 +141,33 @@ def test_words_without_a_newline_of_a_killed_script_are_in_its_log(shared: StubS
     shared.run("dots", "python dots.py", bundle=shared.add_bundle({"dots.py": script}))
     shared.exits("dots")
     assert ". . . last words" in shared.log("dots")
+
+
+@pytest.mark.parametrize(
+    ("run", "cause"), [("./crlf.sh", "Windows line ends"), ("nothing-here", "was not found on this node")]
+)
+def test_program_that_cannot_be_executed_fails_with_its_cause(
+    shared: StubService, run: str, cause: str
+) -> None:
+    job = f"cannot-{len(run)}"
+    bundle = shared.add_bundle({"crlf.sh": "#!/bin/sh\r\necho ran\r\n"}, mode=0o755)
+    shared.run(job, run, bundle=bundle)
+    failed = shared.start_failed(job)
+    assert cause in failed.message
+    assert not failed.retryable
+
+
+def test_script_of_several_lines_ends_at_the_first_that_fails(shared: StubService) -> None:
+    shared.run("lines", "cd missing-folder\necho went on\n")
+    (end,) = shared.exits("lines").values()
+    assert end.exit_code not in {0, None}
+    assert "went on" not in shared.log("lines")
+
+
+def test_script_of_several_lines_runs_in_the_bash_that_it_names(shared: StubService) -> None:
+    bundle = shared.add_bundle({"settings.sh": "export COLOUR=blue\n"})
+    run = "#!/bin/bash\nset -euo pipefail\nsource settings.sh\n[[ $COLOUR == b* ]] && echo colour $COLOUR {1..3}\n"
+    shared.run("bash", run, bundle=bundle)
+    (end,) = shared.exits("bash").values()
+    assert end.exit_code == 0
+    assert "colour blue 1 2 3" in shared.log("bash")

@@ -159,6 +159,28 @@ async def test_another_key_takes_over(harness: Harness) -> None:
         await EnvKeyRing([KEY]).open(sealed, context)
 
 
+async def test_an_environment_no_rank_starts_with_is_refused_with_its_field(harness: Harness) -> None:
+    for number in range(8):
+        await put(harness, f"large-{number}", "v" * 65_000)
+    secrets = {f"LARGE_{number}": f"large-{number}" for number in range(8)}
+    for fields, field in (
+        ({"env": {"DATA": "\u00e4" * 20_000}}, "env.DATA"),
+        ({"env": {"PATH": "/opt/bin:$PATH"}}, "env.PATH"),
+        ({"env": {"DATA": "x" * 10_000}, "secrets": secrets}, "env"),
+    ):
+        answer = await harness.post("jobs", {"name": "job", "run": "true", **fields})
+        assert answer.status_code == 422
+        assert [one["field"] for one in answer.json()["errors"]] == [field]
+        assert field in answer.json()["detail"]
+    job = await harness.submit(env={"DATA": "~/data"}, secrets={"LARGE": "large-0"})
+    assert "env.DATA holds '~/'" in job.message
+
+
+async def test_a_secret_is_bounded_in_bytes(harness: Harness) -> None:
+    await put(harness, value="\u00e4" * 32_768)
+    await put(harness, value="\u00e4" * 32_769, status=422)
+
+
 async def test_what_looks_like_a_credential_in_env_is_told_of(harness: Harness) -> None:
     job = await harness.submit(
         env={"WANDB_API_KEY": "0123456789abcdef", "EPOCHS": "3", "TOKENIZERS": "x" * 20}

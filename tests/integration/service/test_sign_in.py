@@ -84,7 +84,7 @@ async def test_whoever_was_added_signs_in_is_known_again_and_signs_out(rig: Rig)
         cookie = next(one for one in answer.headers.get_list("set-cookie") if one.startswith("headway="))
         assert "HttpOnly" in cookie
         assert "samesite=lax" in cookie.lower()
-        assert "Max-Age=43200" in cookie
+        assert 43_200 - int(cookie.split("Max-Age=")[1].split(";")[0]) in range(300)  # a busy machine takes seconds
         me = (await browser.service.get("/api/v1/whoami")).json()
         assert (me["name"], me["roles"]) == (ADA, {"*": "user"})
         again = await rig.sign_in(browser)

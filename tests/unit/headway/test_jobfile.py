@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.jobfile import JobFileError, load, parse
+from headway.jobfile import JobFileError, load, parse, read
 
 GOOD = """\
 name: digits
@@ -87,6 +87,155 @@ def test_overrides_are_checked_like_the_file():
     assert "elastic.max: must be at least 1" in complaint(GOOD, "elastic.max=0")
     assert "not of the form key=value" in complaint(GOOD, "elastic.max")
     assert "name has no fields" in complaint(GOOD, "name.x=1")
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "write"),
+    [
+        ("priority: 050", "job.yaml:6: priority: ", "write 50"),
+        ("priority: 08", "job.yaml:6: priority: ", ": 8"),
+        ("priority: 0x1F", "job.yaml:6: priority: ", "write 31"),
+        ("priority: 1_0", "job.yaml:6: priority: ", "write 10"),
+        ('priority: "1_0"', "job.yaml:6: priority: ", ": 10"),
+        ("priority: yes", "job.yaml:6: priority: must be a number, not true", "YAML reads yes"),
+        ("checkpoint: {every: 1:30}", "job.yaml:6: checkpoint.every: ", "such as 90s"),
+        ("checkpoint: {every: 0600}", "job.yaml:6: checkpoint.every: ", "write 600"),
+        ("checkpoint: {every: 05m}", "job.yaml:6: checkpoint.every: ", ": 5m"),
+        ("batch: {global: 1_024}", "job.yaml:6: batch.global: ", "write 1024"),
+        ("output: {max_size: 010GiB}", "job.yaml:6: output.max_size: ", ": 10GiB"),
+        ("goal: {target: {loss: 01.5}}", "job.yaml:6: goal.target.loss: ", "write 1.5"),
+        ("goal: {target: {loss: on}}", "job.yaml:6: goal.target: must be a number", "on and off"),
+        ("hung_after: true", "job.yaml:6: hung_after: must be a number", "not true"),
+    ],
+)
+def test_a_number_that_yaml_reads_otherwise_is_refused_with_the_right_form(line: str, place: str, write: str):
+    message = complaint(f"{GOOD}{line}\n")
+    assert message.startswith(place)
+    assert write in message
+
+
+@pytest.mark.parametrize(
+    "line", ["priority: 0", "checkpoint: {every: 0.5}", "priority: -0", "batch: {balance: off}"]
+)
+def test_a_plain_number_or_word_is_taken(line: str):
+    assert parse(f"{GOOD}{line}\n", "job.yaml").name == "digits"
+
+
+def test_a_number_for_text_must_be_in_quotes():
+    lines = complaint(GOOD + "env: {A: 010, B: 1:30, C: no}\n").splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["env.A", "env.B", "env.C"]
+    assert all("write it in quotes" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("command", "warned"),
+    [
+        ("python t.py --tag #42 --lr 0.1", "#42 --lr 0.1"),
+        ("python t.py # train", "# train"),
+        ("python t.py --tag '#42'", None),
+        ("python t.py --tag a#42", None),
+        ("'python t.py'  # a comment of the file", None),
+        ("|\n  python t.py  # a comment of the script", None),
+    ],
+)
+def test_a_comment_that_cuts_a_command_is_a_warning(tmp_path: Path, command: str, warned: str | None):
+    file = tmp_path / "job.yaml"
+    file.write_text(f"name: digits\nrun: {command}\n")
+    found = read(file).warnings
+    assert len(found) == (warned is not None)
+    assert all(f"`{warned}`" in one for one in found)
+    assert read(file, ["run=python u.py"]).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "remedy"),
+    [
+        ("run: python t.py --note lr: 0.1\n", 2, "in quotes"),
+        ('run: x\nprogress: {regex: "(?P<step>\\d+)"}\n', 3, "single quotes"),
+        ("run: x\nelastic:\n\tmin: 1\n", 4, "spaces"),
+        ("run: x\n---\nname: b\nrun: y\n", 3, "a file of its own"),
+        ('run: "python" t.py\n', 2, "in quotes as a whole"),
+        ("run: *.py\n", 2, "in quotes"),
+        ("run: @x\n", 2, "in quotes"),
+    ],
+)
+def test_an_error_of_yaml_says_what_to_write(text: str, line: int, remedy: str):
+    message = complaint(f"name: digits\n{text}")
+    assert message.startswith(f"job.yaml:{line}: ")
+    assert remedy in message
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("elastic:\n\u00a0\u00a0min: 1\n", 4),
+        ("elastic:\n  min:\u00a01\n  max: 1\n", 4),
+        ("elastic:\n  min: 1\n\u2003 max: 1\n", 5),
+        ("project: a\u00a0b\n", 3),
+        ("elastic: {min: one\u202f}\n", 3),
+    ],
+)
+def test_a_character_that_looks_like_a_space_is_named_with_its_line(text: str, line: int):
+    message = complaint(f"name: digits\nrun: x\n{text}")
+    assert "space (U+" in message
+    assert f"job.yaml:{line}:" in message or f"line {line} holds" in message
+
+
+def test_an_override_of_a_text_field_is_taken_as_it_stands():
+    pattern = "loss: (?P<loss>[0-9.]+) step (?P<step>[0-9]+) # {x"
+    spec = parse(
+        f"{GOOD}workdir: .\npriority: 010\n",
+        "job.yaml",
+        [
+            'run=python t.py --note "lr: 1" #',
+            f"progress.regex={pattern}",
+            "name=007",
+            "env.A=no",
+            "priority=9",
+            "workdir=null",
+        ],
+    )
+    assert spec.run == 'python t.py --note "lr: 1" #'
+    assert (spec.progress.regex, spec.name, spec.env, spec.workdir) == (pattern, "007", {"A": "no"}, None)
+    assert spec.priority == 9
+
+
+def test_a_wrong_override_is_named_in_place_of_the_line():
+    text = complaint(GOOD, "elastic.max=010", "priority=on", "market=free")
+    assert [line.partition(": ")[0] for line in sorted(text.splitlines())] == [
+        "--set elastic.max=010",
+        "--set market=free",
+        "--set priority=on",
+    ]
+
+
+def test_a_large_environment_is_refused_by_its_bytes(tmp_path: Path):
+    file = tmp_path / "job.yaml"
+
+    def refusal(*values: str) -> str:
+        lines = [f"  BIG_{number}: {value}" for number, value in enumerate(values)]
+        file.write_text("\n".join([GOOD.rstrip(), "env:", *lines]), encoding="utf-8")
+        with pytest.raises(JobFileError) as caught:
+            load(file)
+        return str(caught.value)
+
+    assert "job.yaml:7: env.BIG_0: " in refusal("x" * 40_000)
+    assert "env.BIG_1: has 40,000 bytes, and one value may have 32,768" in refusal("x", "\u00e4" * 20_000)
+    assert "job.yaml:6: env: the environment has" in refusal(*["x" * 32_000] * 20)
+    assert "'BIG_10: xxx" in refusal(*["x" * 32_000] * 60)
+
+
+def test_a_long_environment_of_short_values_is_taken(tmp_path: Path):
+    file = tmp_path / "job.yaml"
+    file.write_text(GOOD + "env:\n" + "".join(f"  B_{number}: {'x' * 12}\n" for number in range(4000)))
+    assert len(load(file).env) == 4000
+
+
+@pytest.mark.parametrize("path", ["/opt/bin:$PATH", "${PATH}:/opt/bin", "$HOME/bin:/bin"])
+def test_a_path_with_a_reference_is_refused(path: str):
+    message = complaint(f"{GOOD}env:\n  A: b\n  PATH: '{path}'\n")
+    assert message.startswith("job.yaml:8: env.PATH: holds $")
+    assert "set it in run" in message
 
 
 def test_a_missing_file_is_explained(tmp_path: Path):

@@ -10,9 +10,9 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from headway import jobfile
 from headway.cli.context import Format, JobFile, JobName, Output, OwnProject, ProjectName, Replacements, of
 from headway.cli.render import decisions as render_decisions
+from headway.cli.verbs.jobs.reading import job_of
 from headway.contract.views.decisions import ParameterValue, RoundView
 from headway.contract.views.jobs import Page
 from headway.errors import HeadwayError
@@ -30,7 +30,7 @@ def plan(
     Example: headway plan job.yaml --set elastic.max=8
     """
     cli = of(context)
-    spec = jobfile.load(file, set_ or [])
+    spec = job_of(cli, file, set_, answer_warns=True)
     with cli.connect_in(project) as client:
         view = client.plan(spec)
     cli.show(output, view, render_decisions.plan_page(view))

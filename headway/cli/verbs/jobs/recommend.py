@@ -12,6 +12,7 @@ from headway import jobfile
 from headway.cli.context import Format, JobFile, Output, OwnProject, Replacements, invalid, of
 from headway.cli.render import rental as render_rental
 from headway.cli.verbs.cluster.machines import machines_table
+from headway.cli.verbs.jobs.reading import job_of
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
 from headway.contract.values.markets import Market
@@ -86,7 +87,7 @@ def recommend(
     """
     cli = of(context)
     request = _request(
-        jobfile.load(file, set_ or []),
+        job_of(cli, file, set_),
         samples_per_s,
         objective=objective,
         market=market,

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from headway import jobfile
 from headway.cli.context import Cli, Format, JobFile, Output, OwnProject, Replacements, of
 from headway.cli.render import jobs as render
+from headway.cli.verbs.jobs.reading import job_of
 from headway.cli.waiting import EXIT_CODES, wait
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
@@ -34,13 +34,13 @@ def submit(
 ) -> None:
     """Submit the job of a job file."""
     cli = of(context)
-    spec = jobfile.load(file, set_ or [])
+    spec = job_of(cli, file, set_)
     base = Path.cwd() if str(file) == "-" else file.resolve().parent
     with cli.connect_in(project) as client:
         job = client.submit(spec, base=base)
         too_large = too_large_for(client, spec)
         if too_large:
-            cli.err.print(Text(f"warning: {job.name} {too_large}", style="yellow"), soft_wrap=True)
+            cli.warn([f"{job.name} {too_large}"])
         if not wait_:
             about = f"\n{job.message}" if spec.goal.deadline is not None else ""
             text = Text(f"{job.name} is submitted, id {job.id}. Follow it: headway logs -f {job.name}{about}")

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from fastapi.responses import Response
 
-from headway.contract.spec import NAME_PATTERN, SECRET_NAME_PATTERN
+from headway.contract.spec import NAME_PATTERN
+from headway.contract.spec_env import SECRET_NAME_PATTERN
 from headway.contract.views.identity import Role, SecretRequest, SecretView
 from headway.contract.views.jobs import Page
 from service.api.http.access import Caller, needs

@@ -37,11 +37,36 @@ def test_a_plain_python_command_is_forked(
         "python train.py *.txt",
         "python train.py 'open",
         "SEED=1 python train.py",
-        "python a.py\npython b.py",
+        "source settings.sh",
+        "cd src",
+        "time python train.py",
+        "python train.py |\n",
     ],
 )
 def test_what_a_shell_must_read_goes_to_a_shell(run: str) -> None:
     assert start_method(run, {}).argv == ("/bin/sh", "-c", run)
+
+
+@pytest.mark.parametrize(
+    ("first", "argv"),
+    [
+        ("#!/bin/bash", ("/bin/bash", "-c")),
+        ("#!/bin/bash -eu", ("/bin/bash", "-eu", "-c")),
+        ("#!/usr/bin/env bash", ("/usr/bin/env", "bash", "-c")),
+        ("#! /usr/bin/env python3", ("/usr/bin/env", "python3", "-c")),
+        ("#!/usr/bin/env node", ("/bin/sh", "-ec")),
+        ("#!", ("/bin/sh", "-ec")),
+        ("# !/bin/bash", ("/bin/sh", "-ec")),
+    ],
+)
+def test_several_lines_run_in_the_interpreter_that_the_first_names(first: str, argv: tuple[str, ...]) -> None:
+    run = f"{first}\necho 1\n"
+    assert start_method(run, {}).argv == (*argv, run)
+
+
+def test_several_lines_end_at_the_first_that_fails() -> None:
+    run = "cd missing\npython b.py\n"
+    assert start_method(run, {}).argv == ("/bin/sh", "-ec", run)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.contract.spec import Goal
+from headway.contract.spec_goal import Goal
 from headway.contract.values.targets import TargetRule, target_rule
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)

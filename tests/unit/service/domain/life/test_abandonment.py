@@ -52,7 +52,7 @@ def test_a_change_that_is_given_up_costs_only_its_newcomers() -> None:
 @pytest.mark.parametrize(("failures", "wait_s"), [(0, 10.0), (1, 20.0), (20, 600.0)])
 def test_growth_rests_after_newcomers_that_fail(failures: int, wait_s: float) -> None:
     cluster = prepared()
-    alter(cluster, growth_failures=failures)
+    alter(cluster, growth_failures=failures, grow_after=cluster.tables.now)
     life = give_up(life_of(cluster), reason=Reason.USER_ERROR, why="a new rank failed", blame=True)
     after = life.now + timedelta(seconds=wait_s)
     assert (life.job.growth_failures, life.job.grow_after) == (failures + 1, after)

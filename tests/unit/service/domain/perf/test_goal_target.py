@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headway.contract.runtime import Metrics, Restored
-from headway.contract.spec import Goal
+from headway.contract.spec_goal import Goal
 from headway.contract.views.forecasts import TargetProgress
 from headway.contract.views.jobs import JobProgress
 from service.domain.perf.convergence import WINDOW

@@ -7,7 +7,8 @@ import pytest
 
 from headway.cli.render.jobs import cost_text
 from headway.contract.run_facts import JobCost
-from headway.contract.spec import Goal, JobSpec
+from headway.contract.spec import JobSpec
+from headway.contract.spec_goal import Goal
 from headway.contract.views.decisions import RowPrice
 from headway.contract.views.jobs import JobState
 from headway.contract.views.money import (

@@ -1,0 +1,61 @@
+"""The part `goal` of the job file."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from headway.contract.spec_parts import SpecPart
+from headway.contract.values.targets import target_rule
+from headway.contract.values.text import GivenText
+
+OnBudget = Literal["shrink", "pause", "stop"]
+"""Action when the job's budget is exhausted: use the cheapest slots, or stop after a checkpoint.
+
+`pause` allows the job to be resumed; `stop` ends it for good.
+"""
+
+
+class Goal(SpecPart):
+    """The user's objective and limits for time and money.
+
+    With `search`, the scheduler looks for the best configuration for the objective within both limits while
+    the job trains, and then runs the job there. `full` visits every allowed size for a short time. `partial`
+    visits only the sizes that the models need. `none` uses only measurements of earlier jobs of its class.
+    Without `search`, the cluster's policy decides.
+    """
+
+    objective: Literal["time", "cost", "balanced"] = "balanced"
+    search: Literal["full", "partial", "none"] | None = None
+    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    on_budget: OnBudget = "shrink"
+    deadline: datetime | None = None
+    admit: Literal["try", "reject"] = "try"
+    """Handling of a job whose deadline cannot be met at its submit: try anyway, or refuse the job.
+
+    The deadline of a job that was accepted with `reject` precedes those of other jobs.
+    """
+    target: dict[str, float | GivenText] | None = None
+    """Metric and value at which the job ends: `{loss: 1.5}`, or `{accuracy: ">= 0.95"}` with the direction."""
+
+    @field_validator("target")
+    @classmethod
+    def _one_metric(cls, value: dict[str, float | str] | None) -> dict[str, float | str] | None:
+        if value is not None:
+            target_rule(value)
+        return value
+
+    @field_validator("deadline")
+    @classmethod
+    def _aware(cls, value: datetime | None) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            raise ValueError("the deadline needs a time zone, for example 2026-12-01T00:00:00Z")
+        return value
+
+    @model_validator(mode="after")
+    def _admits_by_deadline(self) -> Self:
+        if self.admit == "reject" and self.deadline is None:
+            raise ValueError("admit: reject needs a deadline; add goal.deadline, or leave admit out")
+        return self
