@@ -76,6 +76,8 @@ class GuaranteedJobs:
         smallest: (J,) smallest configuration of each job, `NOTHING` for a job without one.
         barred: (J,) jobs that may have nothing now: slots go to higher priorities, or the job would gain less from
             them than their holders lose.
+        next_turn: (J,) order of the waiting jobs with a seat that precede others with one, the greatest first: for
+            a guaranteed deadline, then on promised slots, then after the maximum wait; 0 for the others.
     """
 
     columns: IntArray
@@ -84,6 +86,7 @@ class GuaranteedJobs:
     reserving: int | None
     smallest: IntArray
     barred: BoolArray
+    next_turn: IntArray
 
 
 def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: BoolArray) -> GuaranteedJobs:
@@ -109,9 +112,11 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
         )
     firm = holds & ~tenure.forced & ((tenure.run_s < tenure.min_run_s) | tenure.pinned)
     reserving, barred = None, np.zeros(len(holds), dtype=np.bool_)
-    if not fit:
-        promised = _promised(tenure, holds & False)
-        overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
+    overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
+    promised = _promised(tenure, holds & False)
+    if fit:
+        overdue &= ~_behind(given, tenure, smallest, admitted & ~holds & ~overdue, firm)
+    else:
         barred = _too_brief(given, tenure, smallest, admitted & ~overdue & ~due & ~promised)
         rivals = admitted & ~barred
         since = (given.age_s[None, :] < tenure.run_s[:, None]) | (tenure.run_s >= tenure.min_run_s)[:, None]
@@ -128,8 +133,25 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
             barred |= lower
     firm |= holds & due & ~tenure.forced
     return GuaranteedJobs(
-        columns=seats, firm=firm, fit=fit, reserving=reserving, smallest=smallest, barred=barred
+        columns=seats,
+        firm=firm,
+        fit=fit,
+        reserving=reserving,
+        smallest=smallest,
+        barred=barred,
+        next_turn=_next_turn(given, ~holds & (seats != NOTHING), due, promised, overdue),
     )
+
+
+def _next_turn(
+    given: RoundInput, waiting: BoolArray, due: BoolArray, promised: BoolArray, overdue: BoolArray
+) -> IntArray:
+    """Return the order (J,) of the waiting jobs with seats that come before the others, the greatest first."""
+    turns = np.zeros(len(waiting), dtype=np.int64)
+    order = np.flatnonzero(waiting & (due | promised | overdue))
+    order = order[np.lexsort((given.waited_s[order], promised[order], due[order]))]
+    turns[order] = 1 + np.arange(len(order))
+    return turns
 
 
 def _promised(tenure: Tenure, nobody: BoolArray) -> BoolArray:

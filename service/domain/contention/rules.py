@@ -95,7 +95,9 @@ def contend(
     allowed = given.allowed & ~waits & ~resting & ~reserved[:, None]
     columns = np.where(keeps, given.current, seats.columns)
     return Contest(
-        given=replace(given, allowed=allowed, seats=columns, firm=seats.firm | keeps),
+        given=replace(
+            given, allowed=allowed, seats=columns, firm=seats.firm | keeps, next_turn=seats.next_turn
+        ),
         tenure=tenure,
         seats=replace(seats, columns=columns, barred=barred),
         unproven=waits,
@@ -112,7 +114,15 @@ def _nothing_to_share(given: RoundInput, tenure: Tenure) -> Contest:
     nobody = np.zeros(len(given.current), dtype=np.bool_)
     nowhere = np.zeros_like(given.allowed)
     none = np.full(len(given.current), NOTHING, dtype=np.int64)
-    seats = GuaranteedJobs(columns=none, firm=nobody, fit=True, reserving=None, smallest=none, barred=nobody)
+    seats = GuaranteedJobs(
+        columns=none,
+        firm=nobody,
+        fit=True,
+        reserving=None,
+        smallest=none,
+        barred=nobody,
+        next_turn=np.zeros(len(given.current), dtype=np.int64),
+    )
     return Contest(
         given=given,
         tenure=tenure,

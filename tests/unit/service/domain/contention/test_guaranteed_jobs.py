@@ -11,7 +11,9 @@ from hypothesis import given as drawn
 from hypothesis import settings
 
 from service.domain.allocation.knapsack.problem import NOTHING, Row
-from service.domain.contention.guaranteed_jobs import latest_turn_s, smallest_columns
+from service.domain.allocation.knapsack.solver import solve
+from service.domain.contention.guaranteed_jobs import guaranteed_jobs_of, latest_turn_s, smallest_columns
+from service.domain.policies.registry import policy
 from tests.unit.service.domain.contention.scenes import Rival, Scene, keeps_rows, running, scenes, waiting
 
 
@@ -345,3 +347,37 @@ def test_a_turn_after_the_maximum_wait_does_not_precede_a_waiting_job_of_a_highe
     ]
     assert seats(Scene(rivals=rivals, capacity=(2,))) == [2, 0, 0]
     assert seats(Scene(rivals=[rivals[0], rivals[2]], capacity=(2,))) == [0, 2]
+
+
+@pytest.mark.parametrize("name", ["srtf", "las", "gavel"])
+def test_a_job_has_its_turn_although_a_policy_of_requested_sizes_serves_fewer_jobs_than_have_seats(
+    name: str,
+) -> None:
+    """All smallest sizes fit, and the two jobs that run at their requested sizes come first by the policy."""
+    wide = running(2, sizes=(1, 2), remaining=1000.0)
+    late = waiting(sizes=(1, 2), waited_s=5000.0, remaining=1e9)
+    scene = Scene(rivals=[wide, wide, late])
+    assert scene.seats.fit
+    assert scene.seats.next_turn.tolist() == [0, 0, 1]
+    assert policy(name).choose(scene.contest.given, solve).chosen[2] != NOTHING
+    early = Scene(rivals=[wide, wide, replace(late, waited_s=5.0)])
+    assert early.seats.next_turn.tolist() == [0, 0, 0]
+
+
+def test_deadlines_come_before_promised_slots_and_these_before_long_waits() -> None:
+    one, other = waiting(waited_s=5000.0, sizes=(1,)), waiting(waited_s=6000.0, sizes=(1,))
+    promised = waiting(waited_s=10.0, sizes=(1,), promised_slots=True)
+    scene = Scene(rivals=[one, other, promised, waiting(sizes=(1,))])
+    assert scene.seats.next_turn.tolist() == [1, 2, 3, 0]
+    due = np.array([False, False, False, True])
+    assert guaranteed_jobs_of(scene.given, scene.tenure, solve, due).next_turn.tolist() == [1, 2, 3, 4]
+
+
+def test_a_long_wait_does_not_precede_a_waiting_job_of_a_higher_priority_where_all_minimums_fit() -> None:
+    rivals = [
+        running(2, sizes=(1, 2)),
+        waiting(sizes=(1,), waited_s=5000.0),
+        waiting(sizes=(1,), priority=90),
+    ]
+    assert Scene(rivals=rivals).seats.next_turn.tolist() == [0, 0, 0]
+    assert Scene(rivals=rivals[:2]).seats.next_turn.tolist() == [0, 1]
