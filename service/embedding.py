@@ -83,6 +83,7 @@ class JobArrays(TypedDict, total=False):
     seats: ArrayLike
     """Configuration of each job that must have slots, -1 for the others; together they must fit. Default: -1."""
     firm: ArrayLike
+    next_turn: ArrayLike
     """Running jobs that keep slots whatever others would gain, as booleans. Default: none."""
     done: ArrayLike
     """Reference samples that the job has done, NaN if unknown. Default: NaN."""
@@ -239,6 +240,7 @@ def _job_arrays(given: JobArrays, shape: tuple[int, ...], kinds: int) -> dict[st
         if "seats" not in given
         else _whole("seats", given["seats"], jobs, at_least=NOTHING, at_most=columns - 1),
         "firm": None if "firm" not in given else _flags("firm", given["firm"], shape[:1]),
+        "next_turn": None if "next_turn" not in given else _whole("next_turn", given["next_turn"], jobs),
         "done": None if "done" not in given else _numbers("done", given["done"], shape[:1], or_nan=True),
         "converged": _numbers("converged", given.get("converged", np.nan), (jobs,), or_nan=True),
     }

@@ -102,3 +102,12 @@ class JobCost(BaseModel):
     """Expected total to the job's end at the present speed and price; None where the end is unknown."""
     left_usd: float | None
     """Rest of `goal.max_cost_usd`; None without that limit."""
+
+
+class SlotPromise(BaseModel):
+    """Slots, by node id, that other jobs release for a waiting job. They are reserved for its next start."""
+
+    at: datetime
+    slots: dict[str, list[int]]
+    generation: int
+    """Latest generation of the job at that time."""

@@ -17,6 +17,7 @@ from headway.contract.run_facts import (
     MemoryUse,
     ProgressSource,
     Resumption,
+    SlotPromise,
     SlowRank,
     Standstill,
 )
@@ -161,6 +162,8 @@ class JobProgress(WorkProgress):
     """Memory that its ranks last needed; None for other jobs, on hosts, and before it is measured."""
     kind_speeds: dict[str, float] = Field(default_factory=dict)
     """Expected relative speeds by device kind, when the job last got slots of two kinds."""
+    promise: SlotPromise | None = None
+    """Slots that are reserved for the job while it waits; None without any."""
 
 
 class JobView(BaseModel):

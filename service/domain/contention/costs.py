@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from service.domain.jobs.job import Job
 
-RESTART_S = 3.0
+STOP_S, START_S = 1.0, 2.0
+RESTART_S = STOP_S + START_S
 """Default cost in seconds of a restart without measurements: stop, checkpoint, relaunch, load."""
 LIVE_CHANGE_S = 0.5
 """Default cost in seconds of a membership change in place without measurements."""
 
 
 def restart_s(job: Job) -> float:
-    """Return the cost in seconds of stopping and restarting a job."""
+    """Return the cost in seconds of stopping and restarting a job, from the order to stop to its next first step.
+
+    A part that was not measured yet counts as usual.
+    """
     start_s, stop_s = job.progress.start_s, job.progress.stop_s
-    if start_s is None and stop_s is None:
-        return RESTART_S
-    return (start_s or 0.0) + (stop_s or 0.0)
+    return (START_S if start_s is None else start_s) + (STOP_S if stop_s is None else stop_s)
 
 
 def change_s(job: Job) -> float:

@@ -2,8 +2,8 @@
 
 - While the minimums of all jobs fit, each job has a *seat*: at least its smallest configuration.
 - While they do not fit, the first seats go to jobs that have not reached their minimum run time and to jobs
-  whose size a user fixed. The next go to jobs that have waited for the maximum wait. The policy decides about
-  the rest.
+  whose size a user fixed. The next go to jobs for which others have released slots, to jobs that have waited for the
+  maximum wait, and to the highest priorities (`priorities`). The policy decides about the rest.
 
 A seat is a constraint of the allocation problem (`knapsack.guaranteed_solve`), so bound and prices take it into account.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row, Solve
+from service.domain.contention.priorities import Room, by_priority, lifted
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import kind_capacity
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
@@ -43,6 +44,8 @@ class Tenure:
         max_wait_s: seconds after which a waiting job gets its turn.
         leased: True for a running job that keeps its slots by the rhythm of the policy, unless another job's minimum
             needs them; None if the policy has none.
+        promised: True for a waiting job whose promised slots are all free (`promises`); None if there is none.
+        restart_s: seconds from the order to stop to the next first step; None if unknown.
     """
 
     run_s: FloatArray
@@ -55,6 +58,8 @@ class Tenure:
     coming: FloatArray
     max_wait_s: float
     leased: BoolArray | None = None
+    promised: BoolArray | None = None
+    restart_s: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,10 @@ class GuaranteedJobs:
             surplus.
         reserving: index of the waiting job for which slots are kept until it fits; None if there is none.
         smallest: (J,) smallest configuration of each job, `NOTHING` for a job without one.
+        barred: (J,) jobs that may have nothing now: slots go to higher priorities, or the job would gain less from
+            them than their holders lose.
+        next_turn: (J,) order of the waiting jobs with a seat that precede others with one, the greatest first: for
+            a guaranteed deadline, then on promised slots, then after the maximum wait; 0 for the others.
     """
 
     columns: IntArray
@@ -76,6 +85,8 @@ class GuaranteedJobs:
     fit: bool
     reserving: int | None
     smallest: IntArray
+    barred: BoolArray
+    next_turn: IntArray
 
 
 def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: BoolArray) -> GuaranteedJobs:
@@ -100,16 +111,84 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
             given, given.rows, smallest, np.where(holds | due, 2.0 + len(holds), 1.0) * admitted, solve
         )
     firm = holds & ~tenure.forced & ((tenure.run_s < tenure.min_run_s) | tenure.pinned)
-    reserving = None
-    if not fit:
-        firm &= tenure.priority >= tenure.priority[~holds & admitted].max(initial=-np.inf)
-        overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
-        turns = _turns(given, tenure, firm & admitted, overdue)
+    reserving, barred = None, np.zeros(len(holds), dtype=np.bool_)
+    overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
+    promised = _promised(tenure, holds & False)
+    if fit:
+        overdue &= ~_behind(given, tenure, smallest, admitted & ~holds & ~overdue, firm)
+    else:
+        barred = _too_brief(given, tenure, smallest, admitted & ~overdue & ~due & ~promised)
+        rivals = admitted & ~barred
+        since = (given.age_s[None, :] < tenure.run_s[:, None]) | (tenure.run_s >= tenure.min_run_s)[:, None]
+        firm &= ~lifted(
+            given, firm & ~due, tenure.priority, smallest, among=rivals & ~promised, submitted_since=since
+        )
+        overdue &= ~_behind(given, tenure, smallest, rivals & ~holds & ~overdue, firm)
+        turns = _turns(given, tenure, firm & admitted, overdue, promised & admitted)
         turns[due & admitted] = 1.0 + turns.sum()
         seats = _seated(given, given.rows, smallest, turns, solve)
         reserving = _reserving(given, tenure, smallest, overdue & (seats == NOTHING), firm)
+        if reserving is None:
+            seats, lower = by_priority(given, tenure.priority, smallest, seats, among=rivals)
+            barred |= lower
     firm |= holds & due & ~tenure.forced
-    return GuaranteedJobs(columns=seats, firm=firm, fit=fit, reserving=reserving, smallest=smallest)
+    return GuaranteedJobs(
+        columns=seats,
+        firm=firm,
+        fit=fit,
+        reserving=reserving,
+        smallest=smallest,
+        barred=barred,
+        next_turn=_next_turn(given, ~holds & (seats != NOTHING), due, promised, overdue),
+    )
+
+
+def _next_turn(
+    given: RoundInput, waiting: BoolArray, due: BoolArray, promised: BoolArray, overdue: BoolArray
+) -> IntArray:
+    """Return the order (J,) of the waiting jobs with seats that come before the others, the greatest first."""
+    turns = np.zeros(len(waiting), dtype=np.int64)
+    order = np.flatnonzero(waiting & (due | promised | overdue))
+    order = order[np.lexsort((given.waited_s[order], promised[order], due[order]))]
+    turns[order] = 1 + np.arange(len(order))
+    return turns
+
+
+def _promised(tenure: Tenure, nobody: BoolArray) -> BoolArray:
+    return nobody if tenure.promised is None else tenure.promised
+
+
+def _too_brief(given: RoundInput, tenure: Tenure, smallest: IntArray, among: BoolArray) -> BoolArray:
+    """Return the waiting jobs (J,) that would train for less time than it costs to stop a job for them and start both.
+
+    They start on free slots only. A job of unknown length is not brief.
+    """
+    brief, holds = np.zeros(len(among), dtype=np.bool_), given.current != NOTHING
+    if tenure.restart_s is None or not holds.any():
+        return brief
+    speed = given.goodput[np.arange(len(smallest)), np.maximum(smallest, 0)]
+    known = among & ~holds & (smallest != NOTHING) & (speed > 0) & np.isfinite(given.remaining)
+    left_s = np.where(known, given.remaining / np.where(speed > 0, speed, 1.0), np.inf)
+    cost_s = tenure.restart_s[holds].min()
+    room = Room(given, smallest)
+    for job in np.flatnonzero(holds).tolist():
+        room.take(job, int(given.current[job]))
+    for job in np.flatnonzero(left_s < cost_s).tolist():
+        brief[job] = room.column_of(job) == NOTHING
+    return brief
+
+
+def _behind(
+    given: RoundInput, tenure: Tenure, smallest: IntArray, waiting: BoolArray, firm: BoolArray
+) -> BoolArray:
+    """Return the jobs (J,) of a lower priority than a waiting job that could run and is not yet due for its turn."""
+    stays = np.where(firm & tenure.pinned, given.current, NOTHING)
+    for job in _by_turn(given, tenure, waiting & (smallest != NOTHING)).tolist():
+        alone = stays.copy()
+        alone[job] = smallest[job]
+        if _keeps_rows(given.rows, alone):
+            return np.asarray(tenure.priority < tenure.priority[job])
+    return np.zeros(len(firm), dtype=np.bool_)
 
 
 def _admitted(given: RoundInput, smallest: IntArray, solve: Solve, due: BoolArray) -> BoolArray:
@@ -143,7 +222,8 @@ def latest_turn_s(given: RoundInput, tenure: Tenure, seats: GuaranteedJobs) -> F
     left = capacity - (rigid.sum() - rigid)
     turns = np.where(left >= least, 1.0 + np.ceil(_LOOSE * np.cumsum(least) / np.maximum(left, 1.0)), np.inf)
     bound_s = np.zeros(len(waits))
-    left_s = np.maximum(tenure.max_wait_s - given.waited_s[order], 0.0)
+    # A waiting job of a higher priority has its turn first, however long the job has waited.
+    left_s = np.maximum.accumulate(np.maximum(tenure.max_wait_s - given.waited_s[order], 0.0))
     bound_s[order] = left_s + turns * tenure.min_run_s.max(initial=0.0)
     return bound_s
 
@@ -171,15 +251,19 @@ def _by_turn(given: RoundInput, tenure: Tenure, among: BoolArray) -> IntArray:
     return np.asarray(order[np.lexsort((-given.waited_s[order], -tenure.priority[order]))])
 
 
-def _turns(given: RoundInput, tenure: Tenure, firm: BoolArray, overdue: BoolArray) -> FloatArray:
-    """Return the weight (J,) of each seat while the minimums do not fit: firm jobs first, then the longest
-    wait.
+def _turns(
+    given: RoundInput, tenure: Tenure, firm: BoolArray, overdue: BoolArray, promised: BoolArray
+) -> FloatArray:
+    """Return the weight (J,) of each seat while the minimums do not fit: firm jobs first, then jobs with promised
+    slots, then the longest wait.
     """
     turns = np.zeros(len(firm))
     order = _by_turn(given, tenure, overdue)
     turns[order] = 1.0 + np.linspace(1.0, 0.0, len(order), endpoint=False)
     # Any number of turns weighs less than one job that keeps its slots.
-    turns[firm] = 2.0 * len(order) + 2.0
+    most = 2.0 * len(order) + 2.0
+    turns[promised] = most
+    turns[firm] = most * (1.0 + promised.sum())
     return turns
 
 

@@ -39,8 +39,8 @@ class Contest:
         seats: jobs that must have slots.
         unproven: (J, C) sizes that wait for free slots or for the end of another exploration.
         resting: (J, C) sizes to which a job at rest does not change (`rate`).
-        reserved: (J,) waiting jobs that may not start yet, because slots are kept for the job
-            `seats.reserving`.
+        reserved: (J,) jobs that may have nothing now, because slots are kept for the job `seats.reserving` or for
+            jobs of higher priorities.
         deadlines: plan of the jobs with deadlines.
         due: (J,) jobs whose deadlines are guaranteed.
         too_late: (J, C) configurations that miss a guaranteed deadline.
@@ -84,18 +84,22 @@ def contend(
     reserved = np.zeros(len(given.current), dtype=np.bool_)
     if seats.reserving is not None:
         reserved = (given.current == NOTHING) & (seats.columns == NOTHING)
-    rests = at_rest(given, tenure.recent_s) & ~due
+    barred = seats.barred & ~evidence.entitled & ~due
+    rests = at_rest(given, tenure.recent_s) & ~due & ~barred
     resting = given.allowed & (not_repaid(given, rests) | (ending(given) & ~due[:, None]))
-    leased = _leased(given, tenure) & ~due
+    leased = _leased(given, tenure) & ~due & ~barred
     keeps = keeping(given, (rests | leased) & ~tenure.forced, seats.columns)
     resting |= given.allowed & keeps[:, None] & _smaller(given)
     resting |= given.allowed & (keeps & leased)[:, None] & ~kept(given)
+    reserved |= barred
     allowed = given.allowed & ~waits & ~resting & ~reserved[:, None]
     columns = np.where(keeps, given.current, seats.columns)
     return Contest(
-        given=replace(given, allowed=allowed, seats=columns, firm=seats.firm | keeps),
+        given=replace(
+            given, allowed=allowed, seats=columns, firm=seats.firm | keeps, next_turn=seats.next_turn
+        ),
         tenure=tenure,
-        seats=replace(seats, columns=columns),
+        seats=replace(seats, columns=columns, barred=barred),
         unproven=waits,
         resting=resting,
         reserved=reserved,
@@ -110,7 +114,15 @@ def _nothing_to_share(given: RoundInput, tenure: Tenure) -> Contest:
     nobody = np.zeros(len(given.current), dtype=np.bool_)
     nowhere = np.zeros_like(given.allowed)
     none = np.full(len(given.current), NOTHING, dtype=np.int64)
-    seats = GuaranteedJobs(columns=none, firm=nobody, fit=True, reserving=None, smallest=none)
+    seats = GuaranteedJobs(
+        columns=none,
+        firm=nobody,
+        fit=True,
+        reserving=None,
+        smallest=none,
+        barred=nobody,
+        next_turn=np.zeros(len(given.current), dtype=np.int64),
+    )
     return Contest(
         given=given,
         tenure=tenure,

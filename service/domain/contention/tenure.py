@@ -7,6 +7,7 @@ from datetime import datetime
 import numpy as np
 
 from headway.contract.spec import Resize
+from headway.contract.views.jobs import JobState
 from service.domain.allocation.configurations.eligibility import explores
 from service.domain.allocation.configurations.masks import MeasuredConfigurations
 from service.domain.allocation.configurations.scope import RoundScope
@@ -15,6 +16,7 @@ from service.domain.cluster.contention_rules import RUN_COSTS, ContentionRules
 from service.domain.contention.costs import restart_s
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
+from service.domain.contention.promises import promised_slots
 from service.domain.contention.rate import recent_changes
 from service.domain.jobs.job import Job
 from service.domain.perf.convergence import epoch_samples
@@ -46,6 +48,8 @@ def tenure_of(scope: RoundScope) -> Tenure:
         leased=np.array([is_leased(job, rules, now) for job in jobs], dtype=np.bool_)
         if rules.leases
         else None,
+        promised=np.array([bool(promised_slots(job, scope.snapshot)) for job in jobs], dtype=np.bool_),
+        restart_s=np.array([restart_s(job) for job in jobs]),
     )
 
 
@@ -68,6 +72,8 @@ def _coming(scope: RoundScope) -> FloatArray:
     for job_id, keys in snapshot.holdings.items():
         job = snapshot.jobs.get(job_id)
         if job is None or job_id in scope.holdings or job.spec.elastic.resize is Resize.NEVER:
+            continue
+        if job.state is JobState.PENDING:  # slots that others release for it
             continue
         beyond = len(keys) - min(job.sizes)
         pool = snapshot.pool_of(keys[0])

@@ -89,6 +89,7 @@ def _in_run(life: Life, global_batch: int | None, batch_effect: float | None) ->
     """
     given = {"global_batch": global_batch, "batch_effect": batch_effect}
     update: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    update["promise"] = None
     if life.job.state is not JobState.RESIZING:
         update["run_since"] = life.now
     return life.job.progress.model_copy(update=update)

@@ -95,8 +95,9 @@ def _by_priority(given: RoundInput, priority: FloatArray) -> IntArray:
     moves = columns != given.current[jobs]
     stays = np.zeros(len(jobs), dtype=np.bool_) if given.firm is None else given.firm[jobs] & ~moves
     turn = np.zeros(len(jobs), dtype=np.bool_) if given.seats is None else given.seats[jobs] != NOTHING
+    following = np.zeros_like(jobs) if given.next_turn is None else given.next_turn[jobs]
     wanted = np.asarray((priority > 0).any(axis=0))
-    for pair in np.lexsort((jobs, moves, -priority[jobs, columns], ~turn, ~stays)):
+    for pair in np.lexsort((jobs, moves, -priority[jobs, columns], ~turn, -following, ~stays)):
         job, column = jobs[pair], columns[pair]
         if chosen[job] != NOTHING:
             continue

@@ -16,7 +16,8 @@ from headway.contract.views.decisions import RoundChange
 from headway.contract.views.jobs import JobState
 from service.domain.allocation.decision.plan import Action, Decision, Plan
 from service.domain.cluster.snapshot import SlotKey, Snapshot
-from service.domain.contention.costs import change_s
+from service.domain.contention.costs import change_s, restart_s
+from service.domain.contention.promises import with_promise
 from service.domain.contention.rate import IMPOSED, with_imposed_change
 from service.domain.jobs.job import Allocation, Job, minus
 from service.domain.jobs.records import Prediction
@@ -57,7 +58,7 @@ class Applying:
             or changed_search(self.plan.round, job) is not None
             or due_milestone(decision, job, self.columns.get(job.id)) is not None
             or has_other_losses(job, self.snapshot)
-            or _with_wait_reason(job, decision) is not job
+            or _waiting(job, decision, self.now) is not job
         )
 
 
@@ -81,8 +82,8 @@ async def apply_plan(
             changing.append(decision)
         else:
             others.append(decision)
-    # Decisions that free slots come first.
-    changing.sort(key=lambda one: one.action not in {Action.VACATE, Action.CHANGE})
+    # Decisions that free slots come before those that take them, and promises of these slots before both.
+    changing.sort(key=lambda one: (one.promised is None, one.action not in {Action.VACATE, Action.CHANGE}))
     changes: list[RoundChange] = []
     for first in range(0, len(changing), PIECE):
         async with transactions.begin() as tx:
@@ -128,17 +129,19 @@ async def _apply_one(
     if after is not None:
         await apply(tx, locked, after)
         return decision.action is not Action.KEEP
-    job = _with_wait_reason(job, decision)
+    job = _waiting(job, decision, now)
     if job != locked:
         await tx.jobs.save(job)
         tx.wake(WakeUp.EVENTS, job.id)
     return False
 
 
-def _with_wait_reason(job: Job, decision: Decision) -> Job:
-    """Return the job, with the decision's reason and message if the decision is to wait."""
-    waits = decision.action is Action.WAIT and job.state is JobState.PENDING
-    if not waits or (job.reason, job.message) == (decision.reason, decision.message):
+def _waiting(job: Job, decision: Decision, now: datetime) -> Job:
+    """Return the job with the reason, message and promised slots of a decision to wait; otherwise the job itself."""
+    if decision.action is not Action.WAIT or job.state is not JobState.PENDING:
+        return job
+    job = with_promise(job, decision.promised, now)
+    if (job.reason, job.message) == (decision.reason, decision.message):
         return job
     return replace(job, reason=decision.reason, message=decision.message)
 
@@ -209,7 +212,8 @@ def _with_imposed_change(life: Life, decision: Decision) -> Life:
     """Return the life, with the change counted in the job's record if it is imposed on the job."""
     if decision.reason not in IMPOSED:
         return life
-    progress = with_imposed_change(life.job.progress, life.now, change_s(life.job))
+    cost_s = restart_s(life.job) if decision.action is Action.VACATE else change_s(life.job)
+    progress = with_imposed_change(life.job.progress, life.now, cost_s)
     return life.with_job(replace(life.job, progress=progress))
 
 

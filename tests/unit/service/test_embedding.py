@@ -185,7 +185,7 @@ def test_with_guarantees_minimums_precede_surplus_except_where_nobody_is_stopped
 def test_a_run_lasts_for_its_minimum_and_then_yields_to_the_better_job(
     guarantees: Guarantees, holder: int
 ) -> None:
-    known = {"current": [0, -1], "weight": [1.0, 9.0], "change_s": 0.0, "age_s": 100.0}
+    known = {"current": [0, -1], "weight": [1.0, 9.0], "change_s": 0.0, "age_s": [100.0, 50.0]}
     result = choose("goodput", **ONE_SLOT, **known, guarantees=guarantees)
     assert result.choices[holder] == 0
 

@@ -18,6 +18,7 @@ from headway.contract.values.topology import level_name
 from headway.contract.views.jobs import Reason, SizeOption
 from service.domain.allocation.configurations.eligibility import Holding, is_left_over
 from service.domain.allocation.decision.deadline_texts import room_for_deadlines
+from service.domain.allocation.decision.heir_texts import heirs_text
 from service.domain.allocation.decision.note_texts import note_text
 from service.domain.allocation.decision.quota_texts import why_above_quota, why_given_up
 from service.domain.allocation.decision.reason_texts import NAMED, ReasonText, named
@@ -294,8 +295,8 @@ def why_less(case: Case, slots: int) -> ReasonText:
     )
 
 
-def why_vacate(case: Case) -> ReasonText:
-    """Return the reason that a running job loses all of its slots."""
+def why_vacate(case: Case, heirs: Sequence[int] = ()) -> ReasonText:
+    """Return the reason that a running job loses all of its slots. `heirs` are the rows of the jobs that get them."""
     forced = _forced_out(case)
     if forced is not None:
         return ReasonText(
@@ -314,9 +315,8 @@ def why_vacate(case: Case) -> ReasonText:
         return ReasonText(
             Reason.PREEMPTED, f"its {why_given_up(case.given_up_for)}; it starts again when slots are free"
         )
-    return ReasonText(
-        Reason.PREEMPTED, "its slots go to jobs that gain more from them; it starts again when slots are free"
-    )
+    to = heirs_text(case.round, case.row, heirs)
+    return ReasonText(Reason.PREEMPTED, f"its slots go to {to}; it starts again when slots are free")
 
 
 def _unpaid(case: Case) -> ReasonText | None:

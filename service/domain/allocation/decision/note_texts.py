@@ -15,7 +15,7 @@ _NOTES = {
     Note.UNPROVEN: "not measured yet: tried on free slots only, by one job per node at a time",
     Note.TOO_LATE: "its P90 finish is after the job's deadline",
     Note.NO_MEMORY: "a rank would need more memory than its device has, by what was measured at another size",
-    Note.RESERVED: "its slots are reserved for a job that has waited longer",
+    Note.RESERVED: "its slots go to a job of a higher priority, or one that has waited longer or gains more than a stop costs",
 }
 
 

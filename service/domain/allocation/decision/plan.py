@@ -100,6 +100,8 @@ class Decision:
     """Exponent by which ranks count their progress from then on, wherever `global_batch` is given."""
     kind_speeds: Mapping[str, float] = field(default_factory=dict)
     """Expected samples of a slot in a step by device kind, for slots of two kinds; otherwise empty."""
+    promised: Allocation | None = None
+    """Slots that others release for a waiting job, for WAIT; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,7 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], facts: WaitingF
         placement = Placement(allocation=current, step=PlacementStep.STAY)
     if case.column == NOTHING or placement is None or not placement.allocation:
         if holding.size:
-            why = why_vacate(case)
+            why = why_vacate(case, _heirs(case, placements))
             if why.reason is Reason.PREEMPTED:
                 why = why_unpaid(case, facts) or why_at_quota(case.round, case.row, facts.quotas) or why
             return _decision(case, Action.VACATE, {}, why)
@@ -265,6 +267,16 @@ def _decide_job(case: Case, placements: Mapping[str, Placement], facts: WaitingF
         why = why_change(case, current, placement)
         return _decision(case, Action.CHANGE, placement.allocation, why)
     return _decision(case, Action.START, placement.allocation, why_start(case, placement.allocation))
+
+
+def _heirs(case: Case, placements: Mapping[str, Placement]) -> list[int]:
+    """Return the rows of the jobs that get slots which the job holds now."""
+    jobs = enumerate(case.round.jobs)
+    return [
+        row
+        for row, job in jobs
+        if (one := placements.get(job.id)) is not None and case.job.id in one.waits_for
+    ]
 
 
 def _decide_parted(case: Case, placement: Placement) -> Decision:
@@ -294,7 +306,9 @@ def _later(case: Case, placement: Placement, current: Allocation) -> Decision:
         return _decision(case, Action.CHANGE, rest, why_less(case, size_of(rest)))
     if holding.whole and placement.step is PlacementStep.WAIT:
         return _decision(case, Action.KEEP, current, why)
-    return _decision(case, Action.VACATE if holding.size else Action.WAIT, {}, why)
+    if holding.size:
+        return _decision(case, Action.VACATE, {}, why)
+    return replace(_decision(case, Action.WAIT, {}, why), promised=placement.allocation)
 
 
 def _survivors(case: Case) -> Allocation:

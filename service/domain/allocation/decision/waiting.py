@@ -153,6 +153,8 @@ def _why_no_surplus(case: Case) -> str:
     least = int(slots[seats.smallest[row]])
     if contest.reserved[row] and seats.reserving is not None:
         text = f"; slots are kept for {named([round_.jobs[seats.reserving]], case.job.spec.project)}, which has waited longer"
+    elif seats.barred[row]:
+        text = "; slots go to jobs of higher priorities first, and nobody is stopped for less gain than that costs"
     elif not surplus:
         text = "; every running job has its minimum and no more"
     elif surplus < least:

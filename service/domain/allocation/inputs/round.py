@@ -31,6 +31,7 @@ from service.domain.allocation.limits.spending import SpendingBar, cap_rows, wor
 from service.domain.allocation.limits.tenancy import Tenancy, tenancy_of
 from service.domain.cluster.snapshot import Served, Snapshot
 from service.domain.contention.costs import change_s
+from service.domain.contention.promises import with_promises_held
 from service.domain.contention.rules import Contest, contend
 from service.domain.contention.tenure import evidence_of, tenure_of
 from service.domain.jobs.job import Job
@@ -113,6 +114,7 @@ class Round:
 
 def build_round(snapshot: Snapshot) -> Round:
     """Return the round of a snapshot. The function raises no error, whatever the snapshot holds."""
+    snapshot = with_promises_held(snapshot)
     scope = scope_of(snapshot)
     estimates = estimates_of(scope)
     notes = notes_of(scope, estimates)

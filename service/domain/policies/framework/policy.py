@@ -112,6 +112,8 @@ class RoundInput:
             they keep every row. The solver that a policy is given keeps them (`knapsack.guaranteed_solve`). None if no
             job must have slots.
         firm: (J,) running jobs that keep slots whatever others would gain from them; None if there are none.
+        next_turn: (J,) positive for waiting jobs that a policy which serves fewer jobs than have seats serves before
+            the others, the greatest first; None if there are none.
         done: (J,) reference samples that the job has done, NaN if unknown; None if all are unknown.
         converged: (J,) reference samples from the job's start at which its loss curve converges, NaN if unknown; None if all
             are unknown.
@@ -137,6 +139,7 @@ class RoundInput:
     share: FloatArray | None = None
     seats: IntArray | None = None
     firm: BoolArray | None = None
+    next_turn: IntArray | None = None
     done: FloatArray | None = None
     converged: FloatArray | None = None
     finished: FinishedJobs | None = None

@@ -40,11 +40,17 @@ def requested_goodput(given: RoundInput) -> FloatArray:
 
 
 def turns_first(given: RoundInput, order: IntArray) -> IntArray:
-    """Return the order (J,) with firm jobs first, then jobs with a seat, then all others (`contention.guaranteed_jobs`)."""
+    """Return the order (J,) with firm jobs first, then jobs whose turn is next, then other jobs with a seat, then all
+    others (`contention.guaranteed_jobs`).
+
+    The seats are of the smallest sizes. At the requested ones fewer jobs may fit, and one of them would never have its turn.
+    """
     if given.seats is None or given.firm is None:
         return order
-    turn = np.where(given.firm, 0, np.where(given.seats != NOTHING, 1, 2))
-    return np.asarray(order[np.argsort(turn[order], kind="stable")])
+    turn = np.where(given.firm, 0, np.where(given.seats != NOTHING, 2, 3))
+    following = np.zeros_like(turn) if given.next_turn is None else given.next_turn
+    turn[(following > 0) & ~given.firm] = 1
+    return np.asarray(order[np.lexsort((-following[order], turn[order]))])
 
 
 class Capacity:

@@ -33,6 +33,7 @@ class Rival:
     priority: int = 50
     weight: float = 1.0
     waited_s: float = 0.0
+    age_s: float = 1000.0
     run_s: float = 600.0
     min_run_s: float = 60.0
     change_s: float = 0.5
@@ -42,6 +43,8 @@ class Rival:
     rigid: bool = False
     forced: bool = False
     leased: bool = False
+    promised_slots: bool = False
+    restart_s: float = 3.0
     exempt: bool = False
     entitled: bool = False
     left_s: float = math.inf
@@ -99,7 +102,7 @@ class Scene:
             ),
             current=self.of(lambda one: self.column(one.holds, one.kind), np.int64),
             weight=self.of(lambda one: one.weight),
-            age_s=np.full(jobs, 1000.0),
+            age_s=self.of(lambda one: one.age_s),
             waited_s=self.of(lambda one: one.waited_s),
             served_s=np.zeros((jobs, len(self.capacity))),
             served_slot_s=np.zeros(jobs),
@@ -125,6 +128,8 @@ class Scene:
             ),
             max_wait_s=self.max_wait_s,
             leased=self.of(lambda one: one.leased, np.bool_),
+            promised=self.of(lambda one: one.promised_slots, np.bool_),
+            restart_s=self.of(lambda one: one.restart_s),
         )
 
     @cached_property

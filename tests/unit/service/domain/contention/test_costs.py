@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.views.jobs import JobProgress, JobState
-from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S, change_s, restart_s
+from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S, START_S, STOP_S, change_s, restart_s
 from tests.unit.service.builders import job_of
 
 SECONDS = st.none() | st.floats(0, 1e6)
@@ -17,10 +17,10 @@ SECONDS = st.none() | st.floats(0, 1e6)
     ("start_s", "stop_s", "cost_s"),
     [
         (None, None, RESTART_S),
-        (10.0, None, 10.0),
-        (None, 2.0, 2.0),
+        (10.0, None, 10.0 + STOP_S),
+        (None, 2.0, START_S + 2.0),
         (10.0, 2.0, 12.0),
-        (0.0, None, 0.0),
+        (0.0, None, STOP_S),
     ],
 )
 def test_a_restart_costs_its_measured_stop_and_start(

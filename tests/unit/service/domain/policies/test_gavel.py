@@ -120,6 +120,12 @@ def test_a_firm_job_keeps_its_slots_although_another_has_the_priority() -> None:
     assert chosen(replace(round_, firm=np.array([True, False]))) == [0, NOTHING]
 
 
+def test_a_job_whose_turn_is_next_precedes_the_share_of_time() -> None:
+    round_ = a_round([[1.0]] * 2, [1], capacity=1, age_s=[1e4] * 2, served_s=[[9e3], [0.0]], seats=[0, 0])
+    assert chosen(round_) == [NOTHING, 0]
+    assert chosen(replace(round_, next_turn=np.array([1, 0]))) == [0, NOTHING]
+
+
 def test_a_firm_job_keeps_even_a_size_that_it_did_not_request() -> None:
     round_ = a_round([[1.0, 2.0]], [1, 2], capacity=2, current=[1], requested_slots=[1], age_s=[1e3])
     assert chosen(round_) == [0]

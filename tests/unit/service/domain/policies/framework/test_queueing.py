@@ -95,6 +95,12 @@ def test_firm_jobs_come_first_then_jobs_with_a_seat(
     assert turns_first(rigid([1] * 4, **fields), np.array([3, 2, 1, 0])).tolist() == expected
 
 
+def test_jobs_whose_turn_is_next_come_after_firm_jobs_and_before_the_order_of_the_policy() -> None:
+    """The job that keeps its slots is not asked for another turn."""
+    round_ = rigid([1] * 4, firm=[False, False, False, True], seats=[0] * 4, next_turn=[0, 1, 2, 3])
+    assert turns_first(round_, np.array([0, 1, 2, 3])).tolist() == [3, 2, 1, 0]
+
+
 def fits(capacity: Capacity, job: int, columns: int) -> list[bool]:
     return capacity.fits(job, np.arange(columns)).tolist()
 
