@@ -175,7 +175,7 @@ def test_high_priority_takes_everything_from_low() -> None:
     snapshot = snapshot_of([node_of("n", slots=1)], [low, job("high", priority=100)], {"low": on("n", 0)})
     plan = round_of(snapshot)
     assert (plan["low"].action, plan["low"].reason) == (Action.VACATE, Reason.PREEMPTED)
-    assert "gain more" in plan["low"].message
+    assert "its slots go to high (priority 100 against 0" in plan["low"].message
     assert plan["high"].action is Action.WAIT
 
 
