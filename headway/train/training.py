@@ -171,8 +171,10 @@ class Training:
         """Commit the step if it was taken before the script left its loop."""
         taken = self.gradients.stepped
         self.gradients.abandon()
-        if taken:
-            self._commit(step, ledger_of)
+        agreed = self._agreement if taken and self._commit(step, ledger_of) else None
+        if agreed is not None and not agreed.uses_state(self._team.generation):
+            with suppress(PeersLost):  # the end of the epoch finds the loss again
+                self._audit.at_boundary(self.peers, stepped=taken)  # as the ranks do that end their step
         self._present_progress.show(self.place)
 
     def end_epoch(self, epoch: int) -> None:
@@ -200,7 +202,7 @@ class Training:
         while True:
             try:
                 self.place = self._reading.collect(self.peers, self.place)
-                self._audit.at_boundary(self.peers, state_is_used=True)
+                self._audit.at_boundary(self.peers, stepped=self.gradients.stepped, state_is_used=True)
                 saved = self._saver.save(self._replica, self.place) if self._saves else True
                 outcomes = self.peers.gather(saved)
                 break
@@ -284,18 +286,17 @@ class Training:
         self.place = self._present_progress.with_noise(self.place)
 
     def _carry_out(self, agreement: Agreement) -> None:
-        changes = agreement.ordered > self._team.generation
-        used = changes or agreement.request is not BoundaryRequest.CONTINUE
+        used = agreement.uses_state(self._team.generation)
         try:
             if used:
                 self.place = self._reading.collect(self.peers, self.place)
-            self._audit.at_boundary(self.peers, state_is_used=used)
+            self._audit.at_boundary(self.peers, stepped=self.gradients.stepped, state_is_used=used)
         except PeersLost:
             self._change_members(None, lost=True)
             return
         if agreement.request is BoundaryRequest.STOP:
             self._leave_on_request()
-        if changes:
+        if agreement.ordered > self._team.generation:
             # Every rank leaves the group at this boundary. A newer order may have arrived meanwhile.
             self._change_members(self._team.due())
         elif agreement.request is BoundaryRequest.CHECKPOINT and self._saves:

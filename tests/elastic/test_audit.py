@@ -70,7 +70,8 @@ def test_stopped_job_goes_on_from_its_last_equal_checkpoint(apart: Callable[...,
 def assert_equal_results(one: Job, other: Job, size: int) -> None:
     for rank in range(size):
         first, second = (torch.load(job.folder / f"{rank}-of-{size}.pt") for job in (one, other))
-        torch.testing.assert_close(first, second, rtol=0, atol=0)
+        # Sums round by the division of the batch, which follows the speeds of the ranks. The noise is a thousand times larger.
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
 
 
 def test_difference_without_an_agent_is_an_error_of_the_script(apart: Callable[..., Job]) -> None:

@@ -82,6 +82,10 @@ class Agreement:
         orders = {one.ordered for one in self.statements}
         return orders.pop() if len(orders) == 1 else 0
 
+    def uses_state(self, generation: int) -> bool:
+        """Return True if a checkpoint, a stop or a change of this generation's members follows."""
+        return self.ordered > generation or self.request is not BoundaryRequest.CONTINUE
+
     @property
     def efficiency(self) -> float:
         """Statistical efficiency of the step, the same number on every rank."""
@@ -135,12 +139,17 @@ class Boundary:
                 f"the ranks are not in the same step: together they took {taken} samples, but the step of this rank has {samples}; "
                 "have every rank leave its loop after the same step, over the same data"
             )
-        stepped = {one.stepped for one in agreement.statements}
-        if self._step_before and len(stepped) > 1:
-            which = ", ".join(str(rank) for rank, one in enumerate(agreement.statements) if not one.stepped)
-            raise RuntimeError(
-                "the ranks disagree on stepping, so their models differ: in the last step some called optimizer.step(), and "
-                f"rank {which} did not; have every rank step in every step, and {ACCUMULATE}"
-            )
+        if self._step_before:
+            refuse_unequal_steps([bool(one.stepped) for one in agreement.statements])
         self._step_before = samples > 0
         return agreement
+
+
+def refuse_unequal_steps(stepped: Sequence[bool]) -> None:
+    """Raise RuntimeError if some ranks have called the optimizer in their last step, and others have not."""
+    if len(set(stepped)) > 1:
+        which = ", ".join(str(rank) for rank, one in enumerate(stepped) if not one)
+        raise RuntimeError(
+            "the ranks disagree on stepping, so their models differ: in the last step some called optimizer.step(), and "
+            f"rank {which} did not; have every rank step in every step, and {ACCUMULATE}"
+        )

@@ -41,18 +41,19 @@ class ReplicaAudit:
         if self._guard is not None:
             self._guard.begin()
 
-    def at_boundary(self, peers: Peers, *, state_is_used: bool = False) -> None:
+    def at_boundary(self, peers: Peers, *, stepped: bool, state_is_used: bool = False) -> None:
         """Compare the ranks if that is due, or if a checkpoint, a membership change or the result uses their state.
 
-        If they differ, the process ends with a request for a restart, as that of every other rank does.
+        `stepped`: this rank has called its optimizer in the last step. If they differ, the process ends with a request for a restart, as that of every other rank does.
 
         Raises:
             PeersLost: a peer is gone.
+            RuntimeError: they differ, because only some ranks have called their optimizer in the last step.
             ReplicasDiffer: the ranks differ, and no agent can start them again.
         """
         if self._guard is None or peers.world_size == 1:
             return
-        if (self._guard.due() or state_is_used) and (found := self._guard.differing(peers)):
+        if (self._guard.due() or state_is_used) and (found := self._guard.differing(peers, stepped=stepped)):
             self._end(found)
 
     def _end(self, found: Sequence[str]) -> NoReturn:

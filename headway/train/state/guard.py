@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from headway.train.data.boundary import refuse_unequal_steps
 from headway.train.membership.peers import Peers
 
 Value = TypeVar("Value")
@@ -109,25 +110,29 @@ class ReplicaGuard:
         self._steps += 1
         return self._steps >= self._next_step
 
-    def differing(self, peers: Peers) -> list[str]:
+    def differing(self, peers: Peers, *, stepped: bool) -> list[str]:
         """Compare this rank's values with those of its peers, and return what differs: the same on every rank.
+
+        `stepped`: this rank has called its optimizer in the last step.
 
         Raises:
             PeersLost: a peer is gone.
+            RuntimeError: the values differ, because some ranks have called their optimizer and others have not.
         """
         began_s = time.perf_counter()
         step_s = (began_s - self._checked_s) / max(1, self._steps - self._checked_step)
         mine = read_replica(self._model, self._optimizers)
         times_us = [round(one * 1e6) for one in (self._cost_s, began_s - self._began_s, step_s)]
         read_us = round((time.perf_counter() - began_s) * 1e6)
-        gathered = peers.gather(mine.digest, read_us, *times_us)
-        costs, trained, steps = (max(column) / 1e6 for column in list(zip(*gathered, strict=True))[2:])
-        read_s = max(one[1] for one in gathered) / 1e6
+        gathered = peers.gather(mine.digest, int(stepped), read_us, *times_us)
+        costs, trained, steps = (max(column) / 1e6 for column in list(zip(*gathered, strict=True))[3:])
+        read_s = max(one[2] for one in gathered) / 1e6
         self._cost_s = costs + read_s
         self._checked_s, self._checked_step = time.perf_counter(), self._steps
         self._next_step = self._steps + interval_steps(self._cost_s, trained, steps)
         if len({digest for digest, *_ in gathered}) == 1:
             return []
+        refuse_unequal_steps([bool(one[1]) for one in gathered])
         packed = pickle.dumps(mine)
         every = [pickle.loads(peers.bytes_from(rank, packed)) for rank in range(peers.world_size)]  # noqa: S301  # from peers of the job
         return differences(every)[:_NAMED]
