@@ -107,7 +107,7 @@ def start_method(run: str, job_env: Mapping[str, str]) -> StartMethod:
         return StartMethod("spawn", "the command names its interpreter", (*interpreter, "-c", run))
     argv = _split(run)
     if argv is None:
-        # Of several lines, a failed one ends the script: the next would work in the wrong folder or on no data.
+        # The script ends at its first failed line: the next one would work in the wrong folder or on no data.
         option = "-ec" if "\n" in run.strip() else "-c"
         return StartMethod("spawn", "the command needs a shell", ("/bin/sh", option, run))
     if python_target(argv) is None:

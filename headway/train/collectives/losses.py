@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 GROUP_ERRORS = (RuntimeError, ValueError, KeyError, AttributeError, AssertionError)
-"""What torch raises for a peer that is gone, and for a group that another thread has aborted meanwhile."""
+"""Exceptions that torch raises about a peer that is gone, or a group that another thread has aborted."""
 _GONE = ("process group has not been initialized", "Invalid process group specified", "is not registered")
 """Parts of torch's messages about a group that is gone."""
 
