@@ -236,22 +236,21 @@ class Supervisor:
         self._add(run)
 
     def _execute_order(self, command: OrderCommand) -> None:
-        job = self._state.job(command.job_id)
         runs = [run for run in self._runs.held(command.job_id) if run.state.phase is not Phase.GONE]
         if not runs:
             _log.info("ignored an order", job=command.job_id, generation=command.generation)
             return
-        orders.store_newest(job.order, orders.order_of(command))
+        orders.store_newest(self._state.job(command.job_id).order, orders.order_of(command))
         for run in runs:
             orders.deliver(run.folder)
+        self._outputs.ordered(command)
         self._watcher.ordered(runs, command)
         self._switching_until_s = boot_s() + _SWITCH_S
         _log.info("order", job=command.job_id, generation=command.generation, members=len(command.members))
 
     def _execute_stop(self, command: StopCommand) -> None:
         job = self._state.job(command.job_id)
-        fence = read_fence(job)
-        write_fence(job, replace(fence, stop=max(fence.stop, command.generation)))
+        write_fence(job, replace(fence := read_fence(job), stop=max(fence.stop, command.generation)))
         for run in self._runs.held(command.job_id, newest=command.generation, oldest=command.oldest):
             _log.info("stop", run=run.folder.name, mode=command.mode, grace_s=command.grace_s)
             run.release_as = max(run.release_as, command.generation)
@@ -299,6 +298,7 @@ class Supervisor:
             threading.Thread(target=self._prepare, args=[run], daemon=True).start()
         else:
             self._secrets.recall(run.logged, self._shipper.hurry)
+            self._outputs.resume(run.folder)
             self._read_run_files(run)
 
     def _prepare(self, run: Run) -> None:

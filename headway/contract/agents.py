@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from headway.contract.health import DeviceFault, DeviceHealth, DeviceProbed
 from headway.contract.links import HostFacts, LinksProbed, PeerProbe
-from headway.contract.output import OutputPlan
+from headway.contract.output import OutputHandover, OutputPlan
 from headway.contract.run_facts import LossRate
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
@@ -192,6 +192,7 @@ class OrderCommand(BaseModel):
     mesh: str | None = None  # see `contract.values.meshes`
     batch: BatchOrder | None = None
     losses: LossRate | None = None
+    output: OutputHandover | None = None
     traceparent: str | None = None
 
 
@@ -295,17 +296,16 @@ class RanksHung(Entry):
 
 
 class OutputReport(Entry):
-    """An event of the job's output folder on this node. Counts are of the whole folder.
+    """An event of the job's output folder on this node. Counts are of the whole folder, `paths` the first affected files.
 
-    `saved`, `fetched` and `failed` concern one transfer. `lost`: the last save was lost. `conflict`: two nodes
-    wrote the same files. `elsewhere`: ranks wrote outside of the folder.
+    `saved`, `fetched`, `failed`: one transfer. `lost`: the last save was lost. `conflict`: two nodes wrote the same files.
+    `elsewhere`: ranks wrote outside of the folder. `stale`: rank 0 goes on here without its previous node's last files.
     """
 
     kind: Literal["output"] = "output"
-    what: Literal["saved", "fetched", "failed", "lost", "conflict", "elsewhere"]
+    what: Literal["saved", "fetched", "failed", "lost", "conflict", "elsewhere", "stale"]
     message: PrintedText = ""
     paths: Annotated[list[PrintedText], Field(max_length=100)] = Field(default_factory=list)
-    """The first of the affected files."""
     files: Annotated[int, Field(ge=0)] = 0
     size_bytes: Annotated[int, Field(ge=0)] = 0
     moved_bytes: Annotated[int, Field(ge=0)] = 0

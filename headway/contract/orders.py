@@ -13,6 +13,10 @@ from headway.contract.values.meshes import DIMENSIONS, MeshShape
 
 ORDER_FILE = "order.json"
 """Name of the order file in the control folder; each newer order replaces it as a whole."""
+OUTPUT_FILE = "output.json"
+"""Name of the file in the control folder with the generation whose rank 0 may write to the output folder here."""
+OUTPUT_GIVEN_FILE = "output-given.json"
+"""Name of the file in the control folder with the generation since which a process is rank 0 no more, and writes nothing."""
 STOP_FILE = "stop.json"
 """Name of the file in the control folder that the agent writes before SIGTERM: a rank in a collective runs no handler."""
 
@@ -95,6 +99,23 @@ def order_from_json(text: str) -> Order:
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an order: {text[:80]!r}") from error
+
+
+def generation_to_json(generation: int) -> str:
+    """Return the text of a control file that holds only a generation."""
+    return json.dumps({"generation": generation})
+
+
+def generation_from_json(text: str) -> int:
+    """Return the generation in the text of a control file that holds only one.
+
+    Raises:
+        ValueError: the text holds none.
+    """
+    fields = json.loads(text)
+    if not isinstance(fields, dict) or not isinstance(fields.get("generation"), int):
+        raise ValueError(f"not a generation: {text[:80]!r}")  # noqa: TRY004  # the text is wrong, not its type
+    return int(fields["generation"])
 
 
 def stop_to_json(grace_s: float) -> str:

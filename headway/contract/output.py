@@ -27,6 +27,8 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 ROOT = "output/"
+MARKS = f"{ROOT}handovers/"
+"""Prefix of the marks that rank 0's node leaves when it has saved the last file of a generation."""
 FORMAT = 1
 PART_BYTES = 32 * 2**20
 """Size of the parts of a file: appending to a long file costs one part, and memory use stays bounded."""
@@ -43,6 +45,24 @@ class OutputPlan(BaseModel):
     as_cwd: bool = False
     every_s: Annotated[float, Field(gt=0)] = 300.0
     max_bytes: Annotated[int, Field(gt=0)] = 100 * 2**30
+
+
+class OutputHandover(BaseModel):
+    """One node's part when rank 0, the writer of most files, goes on on another node while training does.
+
+    The node that `give`s saves the folder once rank 0 writes no more there, and leaves a mark in storage. The node that
+    `take`s waits for the mark and fetches the folder, before its rank 0 writes.
+    """
+
+    role: Literal["give", "take"]
+    before: int
+    """Generation in which rank 0 was on the giving node; it names the mark."""
+    alive: bool = True
+    """True if the giving node still has processes of the job, so that its mark is to be expected."""
+    stays: bool = False
+    """True if the giving node keeps ranks, which go on to save files of their own."""
+    renumbered: bool = False
+    """True if the process that was rank 0 trains on under another number."""
 
 
 class BadManifest(ValueError):
@@ -78,6 +98,11 @@ class OutputEntry(BaseModel):
     size_bytes: Annotated[int, Field(ge=0)] = 0
     parts: tuple[Annotated[str, Field(pattern=_PART_KEY)], ...] = ()
     """Keys of the parts of a file, in order; each ends in its SHA-256."""
+    saved_ns: int = 0
+    """Time of the save that first had this content, by its node's clock in nanoseconds of Unix time.
+
+    Of two copies with one version, the later is that of the node that wrote the file; the other was fetched before.
+    """
     target: Annotated[str, Field(max_length=4096)] = ""
     """The path that a link points to."""
 
@@ -180,7 +205,8 @@ def merge(manifests: Iterable[OutputManifest]) -> Merged:
     conflicts = []
     for path, candidates in found.items():
         newest_generation = max(version[0] for version, _ in candidates)
-        ranked = sorted((c for c in candidates if c[0][0] == newest_generation), key=_rank_first)
+        latest = _without_stale_copies([c for c in candidates if c[0][0] == newest_generation])
+        ranked = sorted(latest, key=_rank_first)
         winner = ranked[0][1]
         if winner is not None:
             entries[path] = winner
@@ -213,6 +239,17 @@ def data_prefix(lineage: int, node: str) -> str:
 
 def _lineage_of(part_key: str) -> int:
     return int(part_key.removeprefix(f"{ROOT}data/")[:10])
+
+
+def _without_stale_copies(
+    candidates: Sequence[tuple[Version, OutputEntry | None]],
+) -> list[tuple[Version, OutputEntry | None]]:
+    """Leave out contents that a node fetched before the node of their version saved the file once more."""
+    saved_ns: dict[Version, int] = {}
+    for version, entry in candidates:
+        if entry is not None:
+            saved_ns[version] = max(saved_ns.get(version, 0), entry.saved_ns)
+    return [one for one in candidates if one[1] is None or one[1].saved_ns == saved_ns[one[0]]]
 
 
 def _rank_first(candidate: tuple[Version, OutputEntry | None]) -> tuple[int, bool, str]:

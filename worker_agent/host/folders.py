@@ -18,6 +18,7 @@ The launcher uses this module too, so it imports nothing but the standard librar
     <state>/runs/<job>/output/    HEADWAY_OUTPUT_DIR of the job's ranks, unless the job file puts it into work/
     <state>/runs/<job>/output.json    index of the output files in storage
     <state>/runs/<job>/output.unsaved exists while the last save of the output folder is missing
+    <state>/runs/<job>/handover.json  this node's part in the last change of rank 0's node
     <state>/runs/<job>/bundle.json    list of the files that came with the bundle
     <state>/runs/<job>/<generation>/
         command.json     the `run` command as it arrived
@@ -35,6 +36,8 @@ The launcher uses this module too, so it imports nothing but the standard librar
         shipped          exists once the service has all logs of the run
         control/         the ranks find it in HEADWAY_CONTROL
             order.json   order of members that the ranks of this run follow, written by the agent
+            output.json  generation whose rank 0 may write to the output folder here, written by the agent
+            output-given.json  generation since which a process is rank 0 no more
             stop.json    grace period of the ranks, written by the agent before SIGTERM
             rank-N.jsonl messages of a rank to the agent
 
@@ -51,7 +54,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.contract.orders import ORDER_FILE, STOP_FILE
+from headway.contract.orders import ORDER_FILE, OUTPUT_FILE, OUTPUT_GIVEN_FILE, STOP_FILE
 
 _JOB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$")
 
@@ -123,6 +126,8 @@ class RunFolder:
     control = _Entry("control")
     order = _Entry(Path("control", ORDER_FILE))
     stop = _Entry(Path("control", STOP_FILE))
+    output_ready = _Entry(Path("control", OUTPUT_FILE))
+    output_given = _Entry(Path("control", OUTPUT_GIVEN_FILE))
 
     @property
     def name(self) -> str:
@@ -186,6 +191,7 @@ class JobFolder:
     home = _Entry("home")
     output = _Entry("output")
     output_index = _Entry("output.json")
+    handover = _Entry("handover.json")
     output_unsaved = _Entry("output.unsaved")
     bundle = _Entry("bundle.json")
 

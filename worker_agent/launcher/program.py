@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import importlib.machinery
 import io
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, TextIO, cast
 
 _PR_SET_NAME = 15
+_WITH_BUFFERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
@@ -93,8 +95,9 @@ def write_stacks_on_request() -> None:
 
 
 def flush_and_exit(code: int) -> NoReturn:
-    """Flush the output and end the process at once."""
-    for stream in (sys.stdout, sys.stderr):
+    """Flush the output and all files that the program left open, and end the process at once."""
+    open_files = [one for one in gc.get_objects() if issubclass(type(one), _WITH_BUFFERS)]
+    for stream in (*open_files, sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     ctypes.CDLL(None).fflush(None)  # output of C code

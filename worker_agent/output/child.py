@@ -19,7 +19,7 @@ from headway.storage.stores import open_storage
 from worker_agent.launcher import processes
 from worker_agent.launcher.confinement import Confinement, enter
 from worker_agent.output.fetching import fetch
-from worker_agent.output.saving import save
+from worker_agent.output.taking import save_and_mark, take
 from worker_agent.output.tree import open_tree
 from worker_agent.output.values import CannotSave, Outcome, Request
 
@@ -65,7 +65,7 @@ def main() -> int:
 
 def carry_out(order: ChildOrder) -> ChildReply:
     """Fetch or save the folder, and return the reply."""
-    do = fetch if order.request.do == "fetch" else save
+    do = {"fetch": fetch, "save": save_and_mark, "take": take}[order.request.do]
     try:
         store = open_storage(order.uri, None if order.keys is None else _in_memory(order.keys))
         with open_tree(Path(order.root), order.inner, make=True) as tree:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import BinaryIO, Final
 
 from headway.contract.output import (
     PART_BYTES,
@@ -34,7 +34,7 @@ from worker_agent.output.values import (
 
 _MOST_REMOVED: Final = 10_000
 """Maximum number of old objects that one fetch removes; the next fetch removes further ones."""
-_TRIES: Final = 3
+TRIES: Final = 3
 """Attempts of a fetch. A running node may delete parts that its replaced manifest names while they are fetched."""
 
 
@@ -48,17 +48,17 @@ def fetch(store: Store, tree: Tree, request: Request) -> Outcome:
         OSError: storage or the folder cannot be accessed.
     """
     index, unsaved = _save_remaining(store, tree, request)
-    for attempt in range(_TRIES):
+    for attempt in range(TRIES):
         keys = store.keys()
         try:
-            manifests = _read_manifests(store, manifest_names(keys), request.generation)
+            manifests = read_manifests(store, manifest_names(keys), request.generation)
             merged = merge(manifests)
-            fetching = _Fetching(store, tree, index)
+            fetching = Fetching(store, tree, index)
             if index is None or not (unsaved and _are_own(manifests, index, request.node)):
                 fetching.apply(merged.entries)
             break
         except FileNotFoundError:
-            if attempt == _TRIES - 1:
+            if attempt == TRIES - 1:
                 raise
     if not manifests and index is None:
         return Outcome(index=None)
@@ -97,7 +97,7 @@ def _are_own(manifests: Sequence[OutputManifest], index: Index, node: str) -> bo
     return all((one.lineage, one.node) == (index.lineage, node) for one in manifests)
 
 
-def _fetched(index: Index, merged: Merged, fetching: _Fetching) -> Outcome:
+def _fetched(index: Index, merged: Merged, fetching: Fetching) -> Outcome:
     return Outcome(
         index=index,
         files=len(merged.entries),
@@ -108,7 +108,7 @@ def _fetched(index: Index, merged: Merged, fetching: _Fetching) -> Outcome:
     )
 
 
-class _Fetching:
+class Fetching:
     """Update of the folder to a given set of entries."""
 
     def __init__(self, store: Store, tree: Tree, index: Index | None) -> None:
@@ -116,6 +116,40 @@ class _Fetching:
         self._tree = tree
         self._index = index or Index(lineage=0, joined=False)
         self.moved_bytes = 0
+
+    def extend_or_replace(self, path: str, entry: OutputEntry) -> None:
+        """Bring one entry to its new content. A file that only grew stays the same file, so that ranks may have it open."""
+        if entry.kind == "folder":
+            self._tree.make_folder(path)
+        elif entry.kind == "link" or not self._extend(path, entry):
+            self._replace(path, entry)
+
+    def _extend(self, path: str, entry: OutputEntry) -> bool:
+        """Append what is missing, and return True; False if the file is not the beginning of the new content."""
+        found = self._tree.look(path)
+        if found is None or found.kind != "file" or found.size_bytes > entry.size_bytes:
+            return False
+        with _naming_path(path), self._tree.growing(path) as file:
+            here, left = 0, found.size_bytes
+            missing: list[bytes | bytearray] = []
+            for key in entry.parts:
+                part = self._part(key)
+                present = read_part(file, min(left - here, len(part)))
+                if part[: len(present)] != present:
+                    return False
+                here += len(present)
+                if len(present) < len(part):
+                    missing.append(part[len(present) :])
+            for rest in missing:
+                _write_all(file, rest)
+        return True
+
+    def _part(self, key: str) -> bytearray:
+        part = self._store.get(key)
+        if not digest_matches(key, part):
+            raise OSError(f"{key} is damaged: it does not match its checksum")
+        self.moved_bytes += len(part)
+        return part
 
     def apply(self, entries: Mapping[str, OutputEntry]) -> None:
         """Replace entries that differ, and remove those that were fetched or saved before but no longer exist."""
@@ -154,16 +188,12 @@ class _Fetching:
             return
         with _naming_path(path), self._tree.replacing(path, mode=entry.mode, mtime_ns=entry.mtime_ns) as file:
             for key in entry.parts:
-                part = self._store.get(key)
-                if not digest_matches(key, part):
-                    raise OSError(f"{key} is damaged: it does not match its checksum")
-                view = memoryview(part)
-                while view:
-                    view = view[file.write(view) :]
-                self.moved_bytes += len(part)
+                _write_all(file, self._part(key))
 
 
-def _read_manifests(store: Store, names: Sequence[ManifestName], generation: int) -> list[OutputManifest]:
+def read_manifests(
+    store: Store, names: Sequence[ManifestName], generation: int | None
+) -> list[OutputManifest]:
     """Read the manifests of the folder. If the last manifest of a node is damaged, use the previous one."""
     left = list(names)
     found: dict[str, OutputManifest] = {}
@@ -188,6 +218,12 @@ def _tidy(store: Store, keys: Sequence[str], kept: Sequence[OutputManifest], gen
     with suppress(OSError):
         for key in surplus(keys, kept, before=generation)[:_MOST_REMOVED]:
             store.delete(key)
+
+
+def _write_all(file: BinaryIO, part: bytes | bytearray) -> None:
+    view = memoryview(part)
+    while view:
+        view = view[file.write(view) :]
 
 
 @contextmanager

@@ -14,23 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import structlog
-from pydantic import ValidationError
 
-from headway.contract.agents import OutputReport, RunCommand
-from headway.contract.orders import member_id
-from headway.contract.output import Version
-from headway.errors import HeadwayError
-from worker_agent.host.folders import JobFolder, RunFolder, read_json, write_text
+from headway.contract.agents import OrderCommand, OutputReport, RunCommand
+from worker_agent.host.folders import RunFolder
 from worker_agent.link.service_api import Backoff
+from worker_agent.output import handover
 from worker_agent.output.calling import Caller
-from worker_agent.output.child import ChildReply
-from worker_agent.output.places import bundle_of, output_folder, root_and_inner, written_elsewhere
-from worker_agent.output.values import Index, Outcome, Request
-from worker_agent.runs import orders
+from worker_agent.output.folder_calls import FolderCalls, OutputNotMoved, OutputRun
+from worker_agent.output.handover import Handover
+from worker_agent.output.places import output_folder, written_elsewhere
+from worker_agent.output.values import Outcome
 
 _log = structlog.get_logger()
 
@@ -39,35 +35,14 @@ LAST_TRIES_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 _MOST_PATHS: Final = 20
 """Maximum number of paths in one report."""
-OutputEvent: TypeAlias = Literal["saved", "fetched", "failed", "lost", "conflict", "elsewhere"]
-
-
-class OutputNotMoved(HeadwayError):
-    """Raised when the folder could not be fetched or saved. `permanent` means that a retry fails in the same way."""
-
-    def __init__(self, problem: str, *, permanent: bool = False) -> None:
-        self.permanent = permanent
-        super().__init__(problem)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Run of a job on this node, until it is released."""
-
-    command: RunCommand
-    folder: RunFolder
-
-    @property
-    def runs(self) -> bool:
-        """True if the run has processes on this node."""
-        return self.folder.started.exists() and not self.folder.gone.exists()
+OutputEvent: TypeAlias = Literal["saved", "fetched", "failed", "lost", "conflict", "elsewhere", "stale"]
 
 
 @dataclass(slots=True)
 class _Job:
     """Runs of one job on this node."""
 
-    parts: dict[int, _Part] = field(default_factory=dict)
+    parts: dict[int, OutputRun] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Lock held while a child works on the folder."""
     settling: set[int] = field(default_factory=set)
@@ -88,9 +63,8 @@ class Outputs:
         node: str,
         stopping: threading.Event,
     ) -> None:
-        self._caller = caller
+        self._calls = FolderCalls(caller, node)
         self._report = report
-        self._node = node
         self._stopping = stopping
         self._jobs: dict[str, _Job] = {}
         self._changed = threading.Condition()
@@ -99,7 +73,7 @@ class Outputs:
         """Register a run that was accepted or adopted."""
         with self._changed:
             job = self._jobs.setdefault(command.job_id, _Job(due_s=time.monotonic() + command.output.every_s))
-            job.parts[command.generation] = _Part(command, folder)
+            job.parts[command.generation] = OutputRun(command, folder)
 
     def released(self, command: RunCommand) -> None:
         """Remove a run, so that the next generation of its job can use the folder."""
@@ -117,16 +91,13 @@ class Outputs:
         Raises:
             OutputNotMoved: storage does not answer, or the disk is full.
         """
-        part = _Part(command, folder)
+        part = OutputRun(command, folder)
         job = folder.job
         if not self._wait_for_older(part) or (command.generation == 1 and not job.output_index.exists()):
             return
         with self._lock_of(command.job_id):
-            outcome = self._call(part, "fetch", self._version([part], command.generation), last=True)
-        if outcome.conflicts:
-            self._report_output(part, "conflict", paths=outcome.conflicts)
-        if outcome.changed:
-            self._report_output(part, "fetched", outcome=outcome)
+            outcome = self._calls.fetch(part)
+        self._report_fetched(part, outcome)
 
     def is_settled(
         self, command: RunCommand, folder: RunFolder, *, wanted: bool, wake: Callable[[], None]
@@ -136,7 +107,7 @@ class Outputs:
         `wake` is called in another thread when the save is over. If `wanted` is False, the service does not
         want the run here, and nothing is saved.
         """
-        part = _Part(command, folder)
+        part = OutputRun(command, folder)
         if not folder.started.exists():
             return True
         with self._changed:
@@ -156,6 +127,18 @@ class Outputs:
         threading.Thread(target=body, daemon=True, name=f"output of {folder.name}").start()
         return False
 
+    def ordered(self, command: OrderCommand) -> None:
+        """Begin this node's part in an order: give the output folder, take it, or go on with it."""
+        runs = self._runs_of(command.job_id)
+        if runs and (ordered := handover.record(runs[0].folder.job, command)) is not None:
+            self._follow(runs, ordered)
+
+    def resume(self, folder: RunFolder) -> None:
+        """Go on with the part in an order that an earlier process of the agent began."""
+        runs, ordered = self._runs_of(folder.job_id), handover.current(folder.job)
+        if ordered is not None and runs and runs[-1].folder == folder:
+            self._follow(runs, ordered)
+
     def hurry(self) -> None:
         """Save every folder soon, because the host will be taken away."""
         with self._changed:
@@ -168,7 +151,7 @@ class Outputs:
             for part, job in self._due(time.monotonic()):
                 threading.Thread(target=self._save_now, args=[part, job], daemon=True).start()
 
-    def _due(self, now_s: float) -> list[tuple[_Part, _Job]]:
+    def _due(self, now_s: float) -> list[tuple[OutputRun, _Job]]:
         """Return the runs to save now. A job whose folder is in use is saved later."""
         found = []
         with self._changed:
@@ -179,7 +162,7 @@ class Outputs:
                     found.append((running[-1], job))
         return found
 
-    def _save_now(self, part: _Part, job: _Job) -> None:
+    def _save_now(self, part: OutputRun, job: _Job) -> None:
         """Save the folder of a running job; the body of a thread."""
         try:
             with job.lock:
@@ -193,7 +176,52 @@ class Outputs:
                 job.failing = True
                 self._report_output(part, "failed", message=str(error))
 
-    def _settle(self, part: _Part, *, wanted: bool) -> bool:
+    def _follow(self, runs: list[OutputRun], ordered: Handover) -> None:
+        takes = ordered.part is not None and ordered.part.role == "take"
+        if not takes:
+            for run in runs:
+                handover.allow_writes(run.folder, ordered.generation)
+        if ordered.part is not None:
+            body = self._take if takes else self._give
+            threading.Thread(target=body, args=[runs[-1], ordered], daemon=True).start()
+
+    def _give(self, part: OutputRun, ordered: Handover) -> None:
+        """Save the folder for the node that takes over, once rank 0 writes no more here; the body of a thread."""
+        runs = self._parts_of(part)
+        if handover.await_giving(part.folder.job, runs, ordered, self._stopping) and any(
+            one.runs for one in runs
+        ):
+            self._save_last(part)  # otherwise the last save of the run does so
+
+    def _take(self, part: OutputRun, ordered: Handover) -> None:
+        """Bring the folder here to what rank 0's previous node saved last, then let rank 0 write; the body of a thread."""
+        job, problem = part.folder.job, "its last save did not arrive."
+        give_up_s = time.monotonic() + ordered.wait_s
+        backoff = Backoff(random.Random())
+        while handover.current(job) == ordered and ordered.part is not None:
+            left_s = max(0.0, give_up_s - time.monotonic())
+            try:
+                with self._lock_of(part.command.job_id):
+                    runs = self._parts_of(part)
+                    outcome = self._calls.take(runs, part, ordered.generation, ordered.part, left_s)
+            except (OutputNotMoved, OSError, ValueError) as error:
+                problem = str(error)
+                if left_s > 0 and not self._stopping.wait(backoff.next_s()):
+                    continue
+            else:
+                self._report_fetched(part, outcome)
+                if outcome.marked:
+                    problem = ""
+            break
+        if self._stopping.is_set() or handover.current(job) != ordered:
+            return
+        if problem:
+            self._report_output(part, "stale", message=problem)
+        for run in self._parts_of(part):
+            handover.allow_writes(run.folder, ordered.generation)
+        handover.end(job, ordered)
+
+    def _settle(self, part: OutputRun, *, wanted: bool) -> bool:
         """Save the remaining files of a run, and report files that it wrote elsewhere.
 
         Return False if the agent stops first.
@@ -207,7 +235,7 @@ class Outputs:
             self._report_output(part, "lost", message=str(error))
         return True
 
-    def _save_last(self, part: _Part) -> bool:
+    def _save_last(self, part: OutputRun) -> bool:
         """Save the folder with retries, or report that it could not be saved.
 
         Return False if the agent stops first.
@@ -237,43 +265,17 @@ class Outputs:
                     self._report_output(part, "saved", outcome=outcome, paths=outcome.odd, last=True)
                 return True
 
-    def _save(self, part: _Part, *, last: bool) -> Outcome | None:
+    def _save(self, part: OutputRun, *, last: bool) -> Outcome | None:
         """Save the folder. Return None if it is empty and was never saved."""
-        job = part.folder.job
-        root, inner = root_and_inner(part.command, part.folder)
-        if not job.output_index.exists() and part.command.output.dir != "." and _is_empty(root / inner):
-            return None
-        parts = self._parts_of(part)
-        return self._call(part, "save", self._version(parts, _lineage(job, parts)), last=last)
+        job, runs = part.folder.job, self._parts_of(part)
+        given = handover.to_give(job, runs)
+        mark = None if given is None or given.part is None else given.part.before
+        outcome = self._calls.save(runs, part, last=last, handed_over=mark)
+        if given is not None:
+            handover.end(job, given)
+        return outcome
 
-    def _call(self, part: _Part, do: Literal["fetch", "save"], version: Version, *, last: bool) -> Outcome:
-        """Run a child, store the new index, and return the outcome.
-
-        Raises:
-            OutputNotMoved: the child failed.
-        """
-        job = part.folder.job
-        first = part if do == "fetch" else self._parts_of(part)[0]
-        request = Request(
-            do=do,
-            node=self._node,
-            generation=first.command.generation,
-            joined=first.command.joins,
-            version=version,
-            max_bytes=part.command.output.max_bytes,
-            last=last,
-            now_s=time.time(),
-            index=_index_of(job),
-            bundle=bundle_of(job, root_and_inner(part.command, part.folder)[1]),
-        )
-        reply: ChildReply = self._caller.call(part.command, part.folder, request)
-        if reply.outcome is None:
-            raise OutputNotMoved(_sentence(reply.error), permanent=reply.permanent)
-        if reply.outcome.index is not None:
-            write_text(job.output_index, reply.outcome.index.model_dump_json())
-        return reply.outcome
-
-    def _wait_for_older(self, part: _Part) -> bool:
+    def _wait_for_older(self, part: OutputRun) -> bool:
         """Wait until older runs have left the folder. Return False if newcomers share it with ranks that train."""
         command = part.command
 
@@ -288,31 +290,18 @@ class Outputs:
                 self._changed.wait(_LOOK_EVERY_S)
         return True
 
-    def _version(self, parts: list[_Part], lineage: int) -> Version:
-        """Return the version of files that these runs write: their current generation, and their lowest rank in it.
-
-        Newcomers without an order to join yet get a version below that of the ranks that train.
-        """
-        gangs = [part.command.generation for part in parts if not part.command.joins]
-        generation = max(gangs, default=lineage - 1)
-        rank = min(slot.rank for part in parts for slot in part.command.ranks)
-        order = orders.read(parts[0].folder.job.order)
-        if order is None or order.generation < max(generation, lineage):
-            return generation, rank
-        ids = (member_id(part.command.generation, slot.rank) for part in parts for slot in part.command.ranks)
-        ranks = [order.members[one] for one in ids if one in order.members]
-        if not ranks:
-            return max(generation, order.generation - 1), rank
-        return order.generation, min(ranks)
-
-    def _parts_of(self, part: _Part) -> list[_Part]:
+    def _runs_of(self, job_id: str) -> list[OutputRun]:
         """Return the runs of a job on this node, oldest first."""
         with self._changed:
-            job = self._jobs.get(part.command.job_id)
-            found = {} if job is None else dict(job.parts)
-        return [one for _, one in sorted({**found, part.command.generation: part}.items())]
+            job = self._jobs.get(job_id)
+            return [] if job is None else [one for _, one in sorted(job.parts.items())]
 
-    def _others_run(self, part: _Part) -> bool:
+    def _parts_of(self, part: OutputRun) -> list[OutputRun]:
+        """Return the runs of a job on this node with this one, oldest first."""
+        runs = {one.command.generation: one for one in self._runs_of(part.command.job_id)}
+        return [one for _, one in sorted({**runs, part.command.generation: part}.items())]
+
+    def _others_run(self, part: OutputRun) -> bool:
         return any(other.runs for other in self._parts_of(part) if other != part)
 
     def _lock_of(self, job_id: str) -> threading.Lock:
@@ -320,7 +309,7 @@ class Outputs:
             job = self._jobs.get(job_id)
         return threading.Lock() if job is None else job.lock
 
-    def _report_elsewhere(self, part: _Part) -> None:
+    def _report_elsewhere(self, part: OutputRun) -> None:
         try:
             paths = written_elsewhere(part.command, part.folder)
         except OSError as error:
@@ -329,7 +318,13 @@ class Outputs:
         if paths:
             self._report_output(part, "elsewhere", paths=sorted(paths), files=len(paths))
 
-    def _report_output(self, part: _Part, what: OutputEvent, **fields: Any) -> None:
+    def _report_fetched(self, part: OutputRun, outcome: Outcome) -> None:
+        if outcome.conflicts:
+            self._report_output(part, "conflict", paths=outcome.conflicts)
+        if outcome.changed:
+            self._report_output(part, "fetched", outcome=outcome)
+
+    def _report_output(self, part: OutputRun, what: OutputEvent, **fields: Any) -> None:
         outcome: Outcome | None = fields.pop("outcome", None)
         paths: list[str] = fields.pop("paths", [])
         counts = outcome.model_dump(include={"files", "size_bytes", "moved_bytes"}) if outcome else {}
@@ -337,29 +332,3 @@ class Outputs:
         shown = [path if path.isprintable() else ascii(path)[1:-1] for path in paths[:_MOST_PATHS]]
         self._report(partial(OutputReport, **ids, what=what, paths=shown, **counts, **fields))
         _log.info("output folder", run=part.folder.name, what=what, paths=len(paths), **counts)
-
-
-def _lineage(job: JobFolder, parts: list[_Part]) -> int:
-    index = _index_of(job)
-    return parts[0].command.generation if index is None else index.lineage
-
-
-def _index_of(job: JobFolder) -> Index | None:
-    """Return the index of the folder, or None if there is none or if it cannot be parsed."""
-    try:
-        kept = read_json(job.output_index)
-        return None if kept is None else Index.model_validate(kept)
-    except (ValidationError, ValueError) as error:
-        _log.error("the index of an output folder cannot be parsed", folder=str(job.path), error=str(error))
-        return None
-
-
-def _is_empty(folder: Path) -> bool:
-    try:
-        return not any(folder.iterdir())
-    except OSError:
-        return True
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith(".") else f"{text}."

@@ -191,6 +191,7 @@ class _Saving:
         return OutputEntry(
             kind=found.kind,
             version=self._request.version,
+            saved_ns=round(self._request.now_s * 1e9),
             mode=found.mode,
             mtime_ns=found.mtime_ns if found.kind == "file" else 0,
             size_bytes=found.size_bytes,

@@ -111,6 +111,16 @@ class Tree:
             yield file
 
     @contextmanager
+    def growing(self, path: str) -> Iterator[BinaryIO]:
+        """Open a regular file to read it, and to append to it."""
+        with self._folder_of(path) as (folder, name):
+            descriptor = os.open(name, _FILE & ~os.O_RDONLY | os.O_RDWR | os.O_APPEND, dir_fd=folder)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise Unreadable(f"{path} is not a regular file any more")
+            yield file
+
+    @contextmanager
     def replacing(self, path: str, *, mode: int, mtime_ns: int) -> Iterator[BinaryIO]:
         """Write a file under a temporary name, and move it to `path` when the block ends without an error.
 

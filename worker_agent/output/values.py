@@ -8,7 +8,7 @@ from typing import Annotated, BinaryIO, Protocol
 
 from pydantic import BaseModel, Field
 
-from headway.contract.output import OutputEntry, OutputManifest, Version
+from headway.contract.output import MARKS, OutputEntry, OutputManifest, Version
 from worker_agent.output.tree import Signature
 
 
@@ -54,7 +54,7 @@ class Index(BaseModel):
 class Request(BaseModel):
     """Request of one call. `index` is the result of the previous call, or None before the first fetch."""
 
-    do: Annotated[str, Field(pattern="^(fetch|save)$")]
+    do: Annotated[str, Field(pattern="^(fetch|save|take)$")]
     node: str
     generation: int
     joined: bool
@@ -62,6 +62,13 @@ class Request(BaseModel):
     max_bytes: int
     last: bool = False
     """True if no rank runs, so that no file changes."""
+    mark: int | None = None
+    """Generation whose last files are saved: a save leaves its mark, and a take waits for it up to `wait_s` seconds."""
+    wait_s: float = 0.0
+    own_version: Version = (0, 0)
+    """In a take: the version of changes that this node made before it took over."""
+    fence: bool = False
+    """In a take: True if later saves of the giving node are not to replace what it saved before."""
     now_s: float
     index: Index | None = None
     bundle: dict[str, tuple[int, int]] = Field(default_factory=dict)
@@ -79,6 +86,13 @@ class Outcome(BaseModel):
     busy: list[str] = Field(default_factory=list)
     odd: list[str] = Field(default_factory=list)
     conflicts: list[str] = Field(default_factory=list)
+    marked: bool = True
+    """False if a take did not find the mark."""
+
+
+def mark_key(generation: int) -> str:
+    """Return the key of the mark that rank 0's node leaves when the last files of `generation` are saved."""
+    return f"{MARKS}{generation:010d}"
 
 
 def store_manifest(store: Store, index: Index, request: Request) -> None:

@@ -21,7 +21,9 @@ from worker_agent.launcher.protocol import LaunchPlan
 from worker_agent.link.secrets import RunSecrets
 from worker_agent.link.service_api import Backoff, NotJoined, Refused, Unreachable
 from worker_agent.link.storage_keys import StorageKeys
-from worker_agent.output.keeper import OutputNotMoved, Outputs
+from worker_agent.output.folder_calls import OutputNotMoved
+from worker_agent.output.handover import allow_writes
+from worker_agent.output.keeper import Outputs
 from worker_agent.output.places import inner_folders, lay_out, output_folder, start_argv, start_folder
 from worker_agent.runs.bundles import BadBundle, BundleCache
 from worker_agent.runs.environment import rank_env, threads_per_rank, visible_devices
@@ -131,6 +133,8 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
         OSError: the command names a slot that this host does not have, or a folder of the ranks cannot be created.
     """
     host.isolation.make_control(command, folder)
+    if command.live:
+        allow_writes(folder, 0)  # ranks wait for later generations only where the file exists
     method = start_method(command.run, command.env)
     slots = {slot.index: slot for slot in host.slots}
     missing = [rank.slot for rank in command.ranks if rank.slot not in slots]

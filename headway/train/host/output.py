@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import gc
+import io
 import sys
 from contextlib import ExitStack, suppress
+from typing import Final
+
+_WITH_BUFFERS: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+_EVENT_WRITER: Final = "SummaryWriter"
+"""Class, of TensorBoard and of what imitates it, that keeps events in a queue of its own."""
 
 
 def warn(sentence: str) -> None:
@@ -20,10 +27,21 @@ def show(line: str) -> None:
 
 
 def flush() -> None:
-    """Flush stdout and stderr, and ignore errors."""
+    """Write what stdout, stderr and every other open file or event writer of the script still hold, and ignore errors.
+
+    Files that the script leaves open would lose it, because the process ends without the interpreter's own exit.
+    """
+    held = [one for one in gc.get_objects() if _has_buffer(type(one))]
+    for one in sorted(held, key=lambda one: isinstance(one, io.IOBase)):  # a writer first: it writes to files
+        with suppress(Exception):
+            one.flush()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
+
+
+def _has_buffer(kind: type) -> bool:
+    return issubclass(kind, _WITH_BUFFERS) or kind.__name__ == _EVENT_WRITER
 
 
 exit_actions = ExitStack()

@@ -16,6 +16,7 @@ from headway.contract.values.meshes import MeshShape
 from headway.preemption import StopRequest
 from headway.train.collectives.backend import CollectiveBackend
 from headway.train.host.environment import Environment
+from headway.train.host.output_folder import await_output, give_output
 from headway.train.host.reach import why_out_of_reach
 from headway.train.membership.control import Mailbox
 from headway.train.membership.meeting import NeverMet, leave_marker
@@ -66,6 +67,10 @@ class Team:
         self.leaves = False
         """True once the ranks have agreed to stop, and wait for those that save."""
         self._id = member_id(environment.generation, environment.rank)
+        self._control, self._writes_output = (
+            environment.control,
+            environment.rank == 0 and not environment.joins,
+        )
         self._first = environment.first_order if environment.live else None
         launched = {member_id(self.generation, rank): rank for rank in range(self.world_size)}
         self._members = dict(self._first.members) if self._first else launched
@@ -181,7 +186,16 @@ class Team:
         self.rank, self.world_size, self.generation = rank, order.world_size, order.generation
         self.mesh = self.mesh_under(order)
         self._members = dict(order.members)
+        self._hand_output_over(superseded)
         return self.peers
+
+    def _hand_output_over(self, superseded: Callable[[], bool]) -> None:
+        """Become the writer of the output folder as rank 0, or stop being it."""
+        if self.rank == 0 and not self._writes_output:
+            self._writes_output = await_output(self._control, self.generation, superseded)
+        elif self.rank != 0 and self._writes_output:
+            self._writes_output = False
+            give_output(self._control, self.generation)
 
     def await_order(self, after: int) -> Order | None:
         """Wait for the next order for a later generation; None if none comes in time, or a stop is requested."""

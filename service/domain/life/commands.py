@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal, TypeAlias
 
 from headway.contract import runtime
 from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCommand
-from headway.contract.output import OutputPlan
+from headway.contract.output import OutputHandover, OutputPlan
 from headway.contract.spec import JobSpec
 from headway.tracing import SpanRef
 from service.domain.jobs.hung import hung_limits
 from service.domain.jobs.job import Job
-from service.domain.jobs.membership import Members, Store, nodes_of
+from service.domain.jobs.membership import Members, Store, nodes_of, ranks_left
 from service.domain.jobs.ranks import NodeRanks, choose_port
 from service.domain.jobs.records import AllocationRecord
 from service.domain.life.effects import SendCommands
@@ -152,6 +152,7 @@ def send_order(life: Life, generation: int, members: Members, store: Store, *, l
     job, held = life.job, life.loaded_footprint.held
     running = {node for born, nodes in held.items() if born <= job.newest_generation for node in nodes}
     recipients = sorted(running | set(nodes_of(members)))
+    handovers = _handovers(life.running, members, running)
     orders = [
         OrderCommand(
             command_id=(command_id := f"{job.id}.{generation}.order.{node_id}"),
@@ -165,10 +166,31 @@ def send_order(life: Life, generation: int, members: Members, store: Store, *, l
             mesh=_next_mesh(job),
             batch=_batch_order(job),
             losses=job.progress.losses,
+            output=handovers.get(node_id),
         )
         for node_id in recipients
     ]
     return life.having(SendCommands(tuple(zip(recipients, orders, strict=True))))
+
+
+def _handovers(
+    record: AllocationRecord | None, members: Members, running: Collection[str]
+) -> dict[str, OutputHandover]:
+    """Return the parts of the nodes in a handover of the output folder; none while rank 0 stays on its node."""
+    if record is None or not record.members or not members:
+        return {}
+    writer = record.members[0]
+    giver, taker = writer.node_id, members[0].node_id
+    if giver == taker:
+        return {}
+    part = OutputHandover(
+        role="take",
+        before=record.generation,
+        alive=giver in running,
+        stays=giver in nodes_of(members),
+        renumbered=writer.rank in ranks_left(record.members, members),
+    )
+    return {taker: part, giver: part.model_copy(update={"role": "give"})}
 
 
 def send_losses(life: Life) -> Life:

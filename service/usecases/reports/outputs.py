@@ -66,6 +66,11 @@ def output_message(entry: OutputReport, node: str) -> str:
                 f"several nodes wrote the same files of the output folder, and the one with the lowest rank was taken: "
                 f"{_listed(entry)}; have one rank write each file, or put the rank into its name"
             )
+        case "stale":
+            return (
+                f"rank 0 goes on on node {node} with the output folder as it was last saved; what it wrote since then "
+                f"on its previous node is missing: {entry.message}"
+            )
         case "elsewhere":
             return (
                 f"{_count(entry.files)} written outside of the output folder stay on node {node}, and no other node "

@@ -1,6 +1,7 @@
 """Trains slowly while the file HURRY is not there, then as fast as it can: a test takes all the time that it needs.
 
-With NEWCOMERS_FAIL set, processes that are to join a running training end at once. With SHARDED set, each rank holds a part
+With NEWCOMERS_FAIL set, processes that are to join a running training end at once. With APPENDS set, rank 0 writes every
+step to files of the output folder. With SHARDED set, each rank holds a part
 of the model, on a mesh of the dimensions that it names.
 """
 
@@ -20,6 +21,21 @@ import headway
 
 STEP_S = 0.05
 hurry = Path(os.environ["HURRY"])
+output = Path(os.environ.get("HEADWAY_OUTPUT_DIR", ""))
+kept_open = None
+
+
+def append(step: int) -> None:
+    """Add a line to a file that is closed each time, and to one that stays open; replace a third file."""
+    global kept_open
+    if kept_open is None:
+        kept_open = (output / "kept_open.log").open("a")
+    kept_open.write(f"{step}\n")
+    with (output / "closed.log").open("a") as log:
+        log.write(f"{step}\n")
+    (output / "best.part").write_text(f"{step}\n")
+    (output / "best.part").rename(output / "best.txt")
+
 
 run = headway.init()
 if "NEWCOMERS_FAIL" in os.environ and "HEADWAY_JOINS" in os.environ:
@@ -54,5 +70,7 @@ for _ in run.epochs(int(os.environ["EPOCHS"])):
             loss = model(batch).square().mean()
             loss.backward()
         optimizer.step()
+        if "APPENDS" in os.environ and run.rank == 0:
+            append(run.steps)
         if not hurry.exists():
             time.sleep(STEP_S)

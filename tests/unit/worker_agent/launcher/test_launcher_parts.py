@@ -166,6 +166,14 @@ def test_a_program_ends_as_under_the_interpreter(tmp_path: Path, body: str, code
     assert "program.py" not in ended.stderr
 
 
+def test_a_file_that_a_program_leaves_open_is_complete_as_under_the_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(
+        "log = open('log.txt', 'w'); log.write('lines'); raw = open('raw', 'wb'); raw.write(b'1')"
+    )
+    subprocess.run([sys.executable, program.__file__, "t.py"], cwd=tmp_path, timeout=60, check=True)
+    assert ((tmp_path / "log.txt").read_text(), (tmp_path / "raw").read_bytes()) == ("lines", b"1")
+
+
 PREPARES = """
 import os, sys
 from worker_agent.launcher.program import prepare_output

@@ -1,85 +1,19 @@
-"""Output folders between two nodes, over a real store in a folder."""
+"""Output folders between two nodes."""
 
 from __future__ import annotations
 
 import os
 import socket
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from headway.contract.output import PART_BYTES
 from headway.storage.stores import Data, Folder
-from worker_agent.output.fetching import fetch
-from worker_agent.output.saving import save
+from tests.unit.worker_agent.output.conftest import Node
 from worker_agent.output.tree import open_tree
-from worker_agent.output.values import CannotSave, Index, Outcome, Request
-
-
-class Node:
-    """A node's copy of the folder, with what its agent remembers of it."""
-
-    def __init__(self, name: str, folder: Path, store: Folder) -> None:
-        self.name, self.folder, self.store = name, folder, store
-        self.index: Index | None = None
-        self.bundle: dict[str, tuple[int, int]] = {}
-        folder.mkdir()
-
-    def save(
-        self, generation: int, *, rank: int = 0, last: bool = True, most: int = 1 << 40, **fields: object
-    ) -> Outcome:
-        return self._do(save, generation, rank, last=last, max_bytes=most, **fields)
-
-    def fetch(self, generation: int, *, rank: int = 0, most: int = 1 << 40, **fields: object) -> Outcome:
-        return self._do(fetch, generation, rank, last=True, max_bytes=most, **fields)
-
-    def write(self, path: str, text: str = "x", *, age_s: float = 60.0) -> Path:
-        file = self.folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        os.utime(file, (time.time() - age_s,) * 2)
-        return file
-
-    def files(self) -> dict[str, str]:
-        return {
-            str(one.relative_to(self.folder)): one.read_text()
-            for one in self.folder.rglob("*")
-            if one.is_file()
-        }
-
-    def _do(self, what: Callable[..., Outcome], generation: int, rank: int, **fields: object) -> Outcome:
-        given = {
-            "do": what.__name__,
-            "node": self.name,
-            "generation": generation,
-            "joined": False,
-            "version": (generation, rank),
-            "now_s": time.time(),
-            "index": self.index,
-            "bundle": self.bundle,
-            **fields,
-        }
-        with open_tree(self.folder, "") as tree:
-            outcome = what(self.store, tree, Request.model_validate(given))
-        self.index = outcome.index
-        return outcome
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Folder:
-    return Folder(tmp_path / "store")
-
-
-@pytest.fixture
-def a(tmp_path: Path, store: Folder) -> Node:
-    return Node("a", tmp_path / "a", store)
-
-
-@pytest.fixture
-def b(tmp_path: Path, store: Folder) -> Node:
-    return Node("b", tmp_path / "b", store)
+from worker_agent.output.values import CannotSave
 
 
 def test_everything_comes_over(a: Node, b: Node) -> None:

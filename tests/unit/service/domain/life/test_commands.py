@@ -8,9 +8,10 @@ import pytest
 
 from headway.contract import runtime
 from headway.contract.agents import BatchOrder, RankSlot
+from headway.contract.output import OutputHandover
 from headway.tracing import SpanRef
-from service.domain.jobs.job import Switch
-from service.domain.jobs.membership import Store
+from service.domain.jobs.job import Allocation, Switch
+from service.domain.jobs.membership import Store, next_members
 from service.domain.life.commands import choose_ports, send_order, stop_generation, stop_start
 from service.domain.life.life import Life
 from tests.unit.service.domain.life.scenes import (
@@ -202,6 +203,47 @@ def test_an_order_reaches_every_node_with_processes_of_the_job() -> None:
     assert (order.store_addr, order.store_port, order.lost) == ("n1.example", 20_007, True)
     assert (order.command_id, order.generation, order.batch) == ("a.1.order.n0", 1, None)
     assert ordered_members(after) == [(1, 1)]
+
+
+def handovers(begin: Allocation, slots: Allocation) -> dict[str, OutputHandover | None]:
+    """The parts of nodes in the order that moves a job from the slots of `begin` to others."""
+    cluster = training(begin)
+    life = life_of(cluster)
+    members = next_members(life.crew.running, slots, 2)
+    after = send_order(life, 2, members, Store("n0", 1, 20_007), lost=False)
+    return {node: order.output for node, order in orders(after).items()}
+
+
+def test_order_that_moves_rank_0_makes_its_node_give_the_output_folder_and_the_next_take_it() -> None:
+    part = OutputHandover(role="take", before=1)
+    assert handovers({"n0": (0,)}, {"n1": (0,)}) == {
+        "n0": part.model_copy(update={"role": "give"}),
+        "n1": part,
+    }
+
+
+def test_order_that_leaves_rank_0_on_its_node_hands_no_output_over() -> None:
+    assert handovers({"n0": (0,)}, {"n0": (0,), "n1": (0,)}) == {"n0": None, "n1": None}
+    assert handovers(THREE, {"n0": (1,), "n1": (0,)}) == {"n0": None, "n1": None}
+
+
+def test_handover_of_a_lost_node_says_that_nothing_is_to_be_expected() -> None:
+    cluster = training({"n0": (0,), "n1": (0,)})
+    life = life_of(cluster)
+    held = {generation: {"n1"} for generation in life.loaded_footprint.held}
+    life = replace(life, footprint=replace(life.loaded_footprint, held=held))
+    members = next_members(life.crew.running, {"n1": (0,)}, 2)
+    after = send_order(life, 2, members, Store("n1", 1, 20_007), lost=True)
+    assert orders(after)["n1"].output == OutputHandover(role="take", before=1, alive=False)
+
+
+def test_handover_names_a_rank_0_that_trains_on_under_another_number() -> None:
+    cluster = training({"n0": (0,), "n1": (0,)})
+    life = life_of(cluster)
+    first, second = life.crew.running
+    members = (second.model_copy(update={"rank": 0}), first.model_copy(update={"rank": 1}))
+    after = send_order(life, 2, members, Store("n1", 1, 20_007), lost=False)
+    assert orders(after)["n1"].output == OutputHandover(role="take", before=1, stays=True, renumbered=True)
 
 
 @pytest.mark.parametrize(
