@@ -48,6 +48,7 @@ def logs(
     Agents upload the output to storage as it is printed, so the newest lines of a running job are seconds
     old. The output of ended jobs and lost ranks is kept. A line in the output marks a part that was left out,
     because a rank printed too much or because it is no longer kept. Control characters are shown as `\x1b`.
+    A line that a progress bar redraws is shown in its last state.
     """
     cli = of(context)
     with cli.connect_in(project) as client:
@@ -95,7 +96,7 @@ def _show_logs(
 ) -> None:
     if output is Format.TABLE:
         silent = True
-        for line in lines(chunks, prefixed=prefixed):
+        for line in lines(chunks, prefixed=prefixed, redraws=raw):
             silent = False
             typer.echo(line if raw else visible(line))
         if silent:
