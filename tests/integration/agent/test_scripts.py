@@ -45,6 +45,14 @@ while True:
 """
 
 
+BAR = r"""
+import sys
+for step in range(30_000):
+    sys.stderr.write(f"\rtrain: {step} of 30000 {'#' * 40}")
+sys.exit("\nno such data")
+"""
+
+
 def said(shared: StubService, job: str) -> list[Message]:
     shared.exits(job)
     return [from_fields(dict(entry.message)) for entry in shared.of(job, RankMessage)]
@@ -171,3 +179,8 @@ def test_script_of_several_lines_runs_in_the_bash_that_it_names(shared: StubServ
     (end,) = shared.exits("bash").values()
     assert end.exit_code == 0
     assert "colour blue 1 2 3" in shared.log("bash")
+
+
+def test_progress_bar_before_an_error_is_one_line_of_its_report(shared: StubService) -> None:
+    shared.run("bar", "python train.py", bundle=shared.add_bundle({"train.py": BAR}))
+    assert shared.exits("bar")[0].log_tail == [f"train: 29999 of 30000 {'#' * 40}", "no such data"]

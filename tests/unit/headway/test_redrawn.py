@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +36,7 @@ def test_a_megabyte_of_carriage_returns_is_nothing() -> None:
 @given(st.text(alphabet="ab\r\n", max_size=40), st.lists(st.integers(0, 40), max_size=6))
 def test_pieces_read_backwards_give_the_states_of_the_whole(text: str, cuts: list[int]) -> None:
     edges = sorted({0, len(text), *(one for one in cuts if one <= len(text))})
-    pieces = [text[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    pieces = [text[begin:end] for begin, end in itertools.pairwise(edges)]
     states = ReversedStates()
     kept = [states.before("rank 0", piece) for piece in reversed(pieces)]
     assert last_states("".join(reversed(kept))) == last_states(text)
