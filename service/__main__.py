@@ -8,9 +8,11 @@ from service.garbage import paused_collector
 
 with paused_collector():
     from headway.processes import keep_to_itself
+    from headway.streams import make_streams_tolerant
     from service import admin, backup, main, rotation
 
 keep_to_itself()
+make_streams_tolerant()
 verb = sys.argv[1] if len(sys.argv) > 1 else ""
 program = next((one for one in (admin, backup, rotation) if verb in one.VERBS), main)
 sys.exit(program.main(sys.argv[1:]))

@@ -159,7 +159,7 @@ class SignedStore:
         return urls
 
     def _read(self) -> dict[str, Any]:
-        kept: dict[str, Any] = json.loads(self._ticket.read_text())
+        kept: dict[str, Any] = json.loads(self._ticket.read_text(encoding="utf-8"))
         return kept
 
     def _request(

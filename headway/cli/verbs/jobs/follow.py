@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from headway.cli.context import Cli, Format, JobName, Output, ProjectName, of, to_json
+from headway.cli.context import Cli, Format, JobName, Output, ProjectName, of, print_json, to_json
 from headway.cli.plain import visible
 from headway.cli.render import jobs as render
 from headway.client.logs import lines
@@ -73,7 +73,7 @@ def events(
         if not follow:
             past = list(client.events(job))
             if output is Format.JSON:
-                typer.echo(to_json(Page[EventView](items=past)))
+                print_json(to_json(Page[EventView](items=past)))
                 return
             cli.show_lines(output, _without_repeats(past))
             return
@@ -103,9 +103,9 @@ def _show_logs(
             cli.err.print("No output. `headway describe` shows the metrics that the script reports.")
     elif follow:
         for chunk in chunks:
-            typer.echo(chunk.model_dump_json())
+            print_json(chunk.model_dump_json())
     else:
         typer.echo('{"items":[', nl=False)  # a page, written as it arrives: it can be larger than memory
         for number, chunk in enumerate(chunks):
-            typer.echo(("," if number else "") + chunk.model_dump_json(), nl=False)
+            print_json(("," if number else "") + chunk.model_dump_json(), nl=False)
         typer.echo('],"next_cursor":null}')
