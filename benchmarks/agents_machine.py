@@ -49,7 +49,7 @@ def _tree(root: int, children: dict[int, list[int]]) -> Iterator[int]:
 def _stat(pid: int) -> list[str]:
     """Return the fields from the state on; the name before it may contain any character."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return []
 
@@ -63,7 +63,7 @@ def _cpu_s(pid: int) -> float:
 def _memory_bytes(pid: int) -> int:
     """Return the proportional set size: memory that several processes share counts once in total."""
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024

@@ -42,7 +42,7 @@ def names() -> list[str]:
     """Return the names of all benchmarks: the modules whose text contains their command and `--json`."""
     found = []
     for file in sorted(FOLDER.glob("[a-z]*.py")):
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         if f"-m benchmarks.{file.stem} " in text and "--json" in text:
             found.append(file.stem)
     return found

@@ -141,7 +141,7 @@ def run(count: int, steps: int) -> dict[str, Any]:
             aborted += len(wrong) - wrong.count(None)
             if wrong:
                 failures.append({**asdict(case), "codes": codes})
-                sys.stderr.write((folder / str(number) / "log").read_text()[-2000:])
+                sys.stderr.write((folder / str(number) / "log").read_text(encoding="utf-8")[-2000:])
             if endings >= count:
                 break
     return {"endings": endings, "aborted": aborted, "hung": hung, "failures": failures}

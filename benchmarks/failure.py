@@ -68,7 +68,9 @@ class Process:
         return member_id(int(self.run_folder.name), self.born_rank)
 
     def switched(self) -> list[Switched]:
-        lines = (self.run_folder / "control" / runtime.message_file(self.born_rank)).read_text()
+        lines = (self.run_folder / "control" / runtime.message_file(self.born_rank)).read_text(
+            encoding="utf-8"
+        )
         messages = [
             rank_lines.from_line(line) for line in lines.splitlines(keepends=True) if line.endswith("\n")
         ]
@@ -188,7 +190,7 @@ class Victim:
 
     def _process(self, pid: int) -> Process:
         for file in self._data.glob(f"agents/*/runs/{self._job}/*/rank-*.pid"):
-            if json.loads(file.read_text())["pid"] == pid:
+            if json.loads(file.read_text(encoding="utf-8"))["pid"] == pid:
                 return Process(pid, file.parent, int(file.stem.removeprefix("rank-")))
         raise RuntimeError(f"no agent knows the rank with process id {pid}")
 

@@ -67,7 +67,7 @@ def agents(stack: LocalStack, client: Client) -> Iterator[None]:
                     **os.environ,
                     "CORE": str(core),
                     "PASSES": str(passes),
-                    "HEADWAY_JOIN_TOKEN": stack.join_token_file.read_text().strip(),
+                    "HEADWAY_JOIN_TOKEN": stack.join_token_file.read_text(encoding="utf-8").strip(),
                 },
                 arguments=[
                     "--address",
@@ -109,7 +109,10 @@ def run(client: Client, jobs: list[JobSpec], folder: Path) -> list[list[dict[str
     for one in ids:
         wait_for_success(client, one, until_s)
     return [
-        [json.loads((folder / f"{job.name}-{rank}").read_text()) for rank in range(job.elastic.max)]
+        [
+            json.loads((folder / f"{job.name}-{rank}").read_text(encoding="utf-8"))
+            for rank in range(job.elastic.max)
+        ]
         for job in jobs
     ]
 

@@ -218,12 +218,12 @@ class Job:
         """Send SIGKILL to the process that was started as `rank` of a generation."""
         file = self._folder.run(generation).path / f"rank-{rank}.pid"
         self._killed.add(file.with_suffix(".exit"))
-        os.kill(int(json.loads(file.read_text())["pid"]), signal.SIGKILL)
+        os.kill(int(json.loads(file.read_text(encoding="utf-8"))["pid"]), signal.SIGKILL)
 
     def messages(self, generation: int, rank: int, kind: type[Found]) -> list[Found]:
         """Return the messages of this type from the process that was started as `rank`."""
         file = self._folder.run(generation).control / runtime.message_file(rank)
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
         messages = [rank_lines.from_line(line) for line in lines if line.endswith("\n")]
         return [one for one in messages if isinstance(one, kind)]
 
@@ -242,8 +242,8 @@ class Job:
     def _check_ranks(self) -> None:
         self._node.listen()
         for file in set(self._folder.path.glob("*/rank-*.exit")) - self._killed:
-            ended = json.loads(file.read_text())
+            ended = json.loads(file.read_text(encoding="utf-8"))
             if ended["exit_code"] not in (runtime.EXIT_DONE, runtime.EXIT_STOPPED) and not ended["signalled"]:
                 logs = sorted(self._folder.path.glob("*/*.log"))
-                output = "".join(log.read_text()[-2000:] for log in logs)
+                output = "".join(log.read_text(encoding="utf-8")[-2000:] for log in logs)
                 raise RuntimeError(f"{file.stem} of generation {file.parent.name} failed:\n{output}")

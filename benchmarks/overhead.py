@@ -92,7 +92,7 @@ def measure(node: Node, load: Load, *, world_size: int, noise: bool) -> Comparis
         with Job(node, folder.name, run, env=env) as job:
             job.start(1, world_size=world_size, ranks=range(world_size), live=True)
             job.until("the steps", file.exists)
-        return compare(json.loads(file.read_text()), mean=noise)
+        return compare(json.loads(file.read_text(encoding="utf-8")), mean=noise)
 
 
 def compare_all(node: Node, load: Load) -> dict[str, float]:

@@ -169,7 +169,9 @@ def measure_torchrun(folder: Path, size: str, slots: Sequence[SlotInfo], repeats
 
 def _must_run(process: subprocess.Popen[bytes], log: Path) -> None:
     if process.poll() is not None:
-        raise RuntimeError(f"torchrun ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+        raise RuntimeError(
+            f"torchrun ended with {process.returncode}:\n{log.read_text(encoding='utf-8')[-2000:]}"
+        )
 
 
 def measure_broadcast(node: Node, folder: Path, size: str) -> list[float]:
@@ -179,7 +181,7 @@ def measure_broadcast(node: Node, folder: Path, size: str) -> list[float]:
     with Job(node, f"broadcast-{size}", run) as job:
         job.start(1, world_size=2, ranks=range(2))
         job.until("broadcasts", file.exists)
-    taken: list[float] = json.loads(file.read_text())
+    taken: list[float] = json.loads(file.read_text(encoding="utf-8"))
     return taken
 
 

@@ -57,7 +57,9 @@ def sample(pid: int) -> Sample | None:
     """Return the present resources of a process, or None if it has ended."""
     process = Path(f"/proc/{pid}")
     try:
-        status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+        status = dict(
+            line.split(":", 1) for line in (process / "status").read_text(encoding="utf-8").splitlines()
+        )
         links = []
         for entry in (process / "fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -99,7 +101,7 @@ def launchers(folder: Path) -> dict[str, int]:
 
 def _parent_is_agent(process: Path) -> bool:
     """Return True for the launcher itself: a forked child has its command line too until it becomes a rank."""
-    parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    parent = int((process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
     return b"worker_agent.launcher" not in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0")
 
 

@@ -66,7 +66,7 @@ def train(task: str, steps: int, seed: int, min_depth: float | None, folder: Pat
             process.wait()
     if any(codes):
         raise RuntimeError(f"a rank ended with {max(codes, key=abs)}; see its output above")
-    found = json.loads(file.read_text())
+    found = json.loads(file.read_text(encoding="utf-8"))
     step_s = statistics.median(found["step_s"][len(found["step_s"]) // 3 :])
     return Training(step_s, found["quality"], _sent_bytes() - before)
 
@@ -92,7 +92,7 @@ def _start(rank: int, port: int, min_depth: float | None, *arguments: object) ->
 
 
 def _sent_bytes() -> int:
-    return int(_LOOPBACK.read_text()) if _LOOPBACK.exists() else 0
+    return int(_LOOPBACK.read_text(encoding="utf-8")) if _LOOPBACK.exists() else 0
 
 
 def compare(task: str, steps: int, seeds: int, folder: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Sized(Protocol):
 
 def complete_lines(file: Path) -> list[str]:
     """Return the lines of a file that may not exist yet, without a last one that is being written."""
-    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
     return [line for line in lines if line.endswith("\n")]
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from headway.contract.views.jobs import Problem
 from headway.errors import HeadwayError
+from headway.proxies import Proxy, naming, proxy_for, proxy_hint
 from headway.tls import certificate_hint, trusted_for
 
 _FIRST_PAUSE_S = 0.1
@@ -81,13 +82,17 @@ class Http:
         self._patience_s = patience_s
         self._timer = timer
         try:
-            self._client = httpx.Client(
-                base_url=self.url,
-                headers={"Authorization": f"Bearer {token}"} if token else {},
-                timeout=httpx.Timeout(30.0, connect=5.0),
-                transport=transport,
-                verify=trusted_for(self.url, os.environ),
-            )
+            self._proxy = proxy_for(self.url, os.environ) if transport is None else None
+            with naming(self._proxy, self.url):
+                self._client = httpx.Client(
+                    base_url=self.url,
+                    headers={"Authorization": f"Bearer {token}"} if token else {},
+                    timeout=httpx.Timeout(30.0, connect=5.0),
+                    transport=transport,
+                    verify=trusted_for(self.url, os.environ),
+                    proxy=self._proxy.address if self._proxy else None,
+                    trust_env=False,
+                )
         except (httpx.InvalidURL, ValueError) as error:
             raise HeadwayError(
                 f"{url!r} is not the URL of a service: {error}.", "Correct HEADWAY_URL."
@@ -125,7 +130,7 @@ class Http:
             except httpx.UnsupportedProtocol as error:
                 raise HeadwayError(f"{self.url!r} is not a URL: {error}", "Correct HEADWAY_URL.") from None
             except httpx.TransportError as error:
-                retries.wait(_unreachable(self.url, error))
+                retries.wait(_unreachable(self.url, error, self._proxy))
                 continue
             if response.is_success or response.status_code in accept:
                 return response
@@ -164,7 +169,7 @@ class Http:
             except httpx.ReadTimeout:
                 retries.renew()  # a quiet stream, not a broken one
             except httpx.TransportError as error:
-                failure = _unreachable(self.url, error)
+                failure = _unreachable(self.url, error, self._proxy)
             retries.wait(failure)
 
 
@@ -257,10 +262,11 @@ def _failure(response: httpx.Response) -> HeadwayError:
     return ApiError(problem)
 
 
-def _unreachable(url: str, error: httpx.TransportError) -> HeadwayError:
+def _unreachable(url: str, error: httpx.TransportError, proxy: Proxy | None) -> HeadwayError:
     reason = str(error) or type(error).__name__
     return ServiceUnavailableError(
         f"The service at {url} does not answer ({reason}).",
         certificate_hint(error)
+        or (proxy_hint(proxy, url) if proxy else "")
         or "Start one with `headway up`, or set HEADWAY_URL to the URL of a running service.",
     )

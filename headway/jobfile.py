@@ -57,7 +57,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     """
     name = "stdin" if str(path) == "-" else str(path)
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8-sig")
+        text = sys.stdin.read().removeprefix("\ufeff") if str(path) == "-" else path.read_text("utf-8-sig")
     except OSError as error:
         raise JobFileError(f"{name}: {error.strerror}.", "Give the path of a job file.") from None
     except UnicodeDecodeError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from urllib.request import getproxies
 
 import httpx
 
 from headway.errors import HeadwayError
+from headway.proxies import proxy_for
 
 CA_FILE = "HEADWAY_CA_FILE"
 
@@ -42,7 +42,8 @@ def trusted_for(url: str, env: Mapping[str, str]) -> ssl.SSLContext:
     Loading the authorities takes a tenth of a command's time. If no connection uses TLS, return a context
     that trusts nobody.
     """
-    if any(address.lower().startswith("https:") for address in (url, *getproxies().values())):
+    proxy = proxy_for(url, env)
+    if any(one.lower().startswith("https:") for one in (url, proxy.address if proxy else "")):
         return trusted_by(env)
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 

@@ -137,7 +137,7 @@ def run_pytest(arguments: Sequence[str], log: Path) -> Outcome:
     command = [sys.executable, "-m", "pytest", *arguments, f"--report-log={log}"]
     done = subprocess.run(command, check=False)
     wall_s, cpu_s = time.monotonic() - started_s, _cpu_s() - before_s
-    lines = log.read_text().splitlines() if log.exists() else []
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     return outcome_of(lines, exit_code=done.returncode, wall_s=wall_s, cpu_s=cpu_s)
 
 

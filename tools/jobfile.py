@@ -93,7 +93,7 @@ def _plain(option: dict[str, Any]) -> dict[str, Any]:
 def _meanings() -> dict[str, str]:
     """Return the meanings in docs/job-file.md by the path of the field."""
     found, part = {}, None
-    for line in _PAGE.read_text().splitlines():
+    for line in _PAGE.read_text(encoding="utf-8").splitlines():
         if heading := _HEADING.match(line):
             part = "" if heading["top"] else f"{heading['part']}." if heading["part"] else None
         elif part is not None and (row := _ROW.match(line)):

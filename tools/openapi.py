@@ -33,4 +33,4 @@ def page() -> str:
 
 def broken() -> list[str]:
     """Return the breaking changes since the document in docs/reference; empty if that does not exist."""
-    return breaking(json.loads(FILE.read_text()), document()) if FILE.is_file() else []
+    return breaking(json.loads(FILE.read_text(encoding="utf-8")), document()) if FILE.is_file() else []

@@ -59,7 +59,7 @@ def all_pages() -> list[Path]:
 
 def blocks(page: Path) -> Iterator[Block]:
     """Yield the code blocks of a page in order."""
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for found in _FENCE.finditer(text):
         indent = found["indent"]
         lines = [line.removeprefix(indent) for line in found["text"].splitlines()]
@@ -72,7 +72,7 @@ def commands(page: Path, programs: Sequence[str]) -> Iterator[Command]:
     for block in blocks(page):
         if block.language in SHELL or not block.language:
             yield from _in_block(block, programs)
-    prose = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text())
+    prose = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text(encoding="utf-8"))
     for number, line in enumerate(prose.splitlines(), start=1):
         for code in _INLINE.findall(line):
             yield from _in_line(code, programs, page, number, whole=False)

@@ -150,12 +150,12 @@ def main() -> int:
     stale = []
     for name, text in current.items():
         page = DOCS / name
-        if page.is_file() and page.read_text() == text:
+        if page.is_file() and page.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)
         if not check:
             page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(text)
+            page.write_text(text, encoding="utf-8")
     result = "not current; run `make reference`" if check else "written"
     sys.stdout.writelines(f"docs/{name}: {result}\n" for name in stale)
     return int(check and bool(stale))

@@ -104,7 +104,7 @@ def _found() -> dict[str, Reading | None]:
     found: dict[str, Reading | None] = {}
     for file in sorted(path for program in PROGRAMS for path in (ROOT / program).rglob("*.py")):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
-        tree = ast.parse(file.read_text())
+        tree = ast.parse(file.read_text(encoding="utf-8"))
         under_a_condition = {id(inner) for node in ast.walk(tree) for inner in _guarded(node)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAME.fullmatch(node.value):

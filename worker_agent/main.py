@@ -20,6 +20,8 @@ from headway.contract.values.redaction import without_credentials
 from headway.errors import HeadwayError
 from headway.log_lines import log_as_json, wants_json
 from headway.processes import keep_to_itself
+from headway.proxies import loopback_exemptions
+from headway.streams import make_streams_tolerant
 from worker_agent import VERSION
 from worker_agent.devices import inventory
 from worker_agent.devices.claims import DeviceClaims
@@ -67,6 +69,8 @@ _TIDY_EVERY_S = 60.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the agent until a signal, and return its exit code."""
+    make_streams_tolerant()
+    os.environ.update(loopback_exemptions(os.environ))
     options = parse(argv, os.environ)
     try:
         configure_logging(os.environ, options.name)

@@ -110,7 +110,7 @@ class Finding:
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the facts of a journal, except an incomplete last line of a killed process."""
-    for line in path.read_text().splitlines(keepends=True):
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.endswith("\n"):
             yield json.loads(line)
 

@@ -110,7 +110,7 @@ class Harm:
         pid_file = self._rig.postgres.data / "cluster" / "postmaster.pid"
         with contextlib.suppress(OSError, ValueError):
             if self._rig.postgres.alive():
-                return _kill("postgres", int(pid_file.read_text().split()[0]), number)
+                return _kill("postgres", int(pid_file.read_text(encoding="utf-8").split()[0]), number)
         return None
 
     def _flush(self) -> bool:

@@ -15,7 +15,7 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("a", buffering=1)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
         self._lock = threading.Lock()
         self.began_s = boot_s()
 

@@ -44,7 +44,7 @@ def _in_folder(state: StateFolder) -> Iterator[Left]:
 
 
 def _ports(folder: Path, sockets: Sequence[str]) -> Iterator[Left]:
-    first, last = json.loads((folder / "agent.json").read_text())["ports"]
+    first, last = json.loads((folder / "agent.json").read_text(encoding="utf-8"))["ports"]
     for port in listening(sockets):
         if first <= port < last:  # the agent listens on the last one for probes
             yield Left(f"port {port} is listened on", folder.name)

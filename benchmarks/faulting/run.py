@@ -259,4 +259,4 @@ def save(evidence: Evidence, path: Path) -> None:
     """Write the evidence without the tables to a file."""
     names = ("submissions", "endings", "lives", "sealed", "sightings", "left")
     kept = {name: [asdict(one) for one in getattr(evidence, name)] for name in names}
-    path.write_text(json.dumps({**kept, "audits": evidence.audits}, indent=1))
+    path.write_text(json.dumps({**kept, "audits": evidence.audits}, indent=1), encoding="utf-8")

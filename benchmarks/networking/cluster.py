@@ -51,7 +51,7 @@ class Network:
         namespace = self.bridge.add(name)
         log = self.stack.data / "hosts" / f"{name}.log"
         log.parent.mkdir(exist_ok=True)
-        token = self.stack.join_token_file.read_text().strip()
+        token = self.stack.join_token_file.read_text(encoding="utf-8").strip()
         program = agent_program(
             name,
             self.url,

@@ -46,7 +46,7 @@ def write_step(_optimizer: Any, _arguments: Any, _named: Any) -> None:
     with torch.no_grad():
         loss = model(input_ids=fixed, labels=fixed).loss.item()
     line = {"at_s": at_s, "world_size": run.world_size, "loss": loss}
-    with file.open("a") as notes:
+    with file.open("a", encoding="utf-8") as notes:
         notes.write(json.dumps(line) + "\n")
 
 

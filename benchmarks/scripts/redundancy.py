@@ -40,5 +40,5 @@ for _ in run.epochs(10_000):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if run.is_main:
-            with file.open("a") as notes:
+            with file.open("a", encoding="utf-8") as notes:
                 notes.write(f"{time.perf_counter() - began_s}\n")

@@ -31,5 +31,5 @@ for _ in run.epochs(10_000):
         if run.device.type == "cuda":
             torch.cuda.synchronize()
         if run.is_main:
-            with file.open("a") as notes:
+            with file.open("a", encoding="utf-8") as notes:
                 notes.write(f"{time.monotonic()} {run.world_size}\n")

@@ -50,7 +50,7 @@ while True:
         dist.all_reduce(anyone, op=dist.ReduceOp.MAX)
         stopped = bool(anyone)  # waits for the device
         if rank == 0:
-            with file.open("a") as notes:
+            with file.open("a", encoding="utf-8") as notes:
                 notes.write(f"{time.monotonic()} {world_size}\n")
         if stopped:
             if rank == 0:

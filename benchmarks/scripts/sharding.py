@@ -51,8 +51,8 @@ def state_checksum(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 def take_peak() -> int:
     """Return the peak of resident memory since the last call, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
@@ -84,5 +84,5 @@ for _ in run.epochs(10_000):
             "peak_within": take_peak(),
         }
         if run.is_main:
-            with file.open("a") as notes:
+            with file.open("a", encoding="utf-8") as notes:
                 notes.write(json.dumps(line) + "\n")

@@ -109,4 +109,4 @@ if run.is_main:
     with torch.no_grad():
         quality = task.quality(task.model(x), y)
     step_s = [after - before for before, after in pairwise(ended_s)]
-    file.write_text(json.dumps({"step_s": step_s, "quality": quality.item()}))
+    file.write_text(json.dumps({"step_s": step_s, "quality": quality.item()}), encoding="utf-8")

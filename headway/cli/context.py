@@ -21,6 +21,7 @@ from headway.cli.plain import PlainConsole
 from headway.client.client import Client
 from headway.client.target import target
 from headway.errors import HeadwayError
+from headway.streams import json_for
 
 if TYPE_CHECKING:
     import webbrowser
@@ -108,7 +109,7 @@ class Cli:
     def show(self, output: Format, model: BaseModel, table: RenderableType) -> None:
         """Print a model as JSON, or its rendering, according to `output`."""
         if output is Format.JSON:
-            typer.echo(to_json(model))
+            print_json(to_json(model))
         else:
             self.out.print(table)
 
@@ -116,7 +117,7 @@ class Cli:
         """Print items as they arrive, as JSON Lines or as their renderings."""
         for model, line in items:
             if output is Format.JSON:
-                typer.echo(model.model_dump_json(by_alias=True))
+                print_json(model.model_dump_json(by_alias=True))
             else:
                 self.out.print(line, soft_wrap=True)
 
@@ -130,6 +131,11 @@ def invalid(error: ValidationError, command: str) -> HeadwayError:
     option = ".".join(map(str, first["loc"])).replace("_", "-").removesuffix("-in-s")
     message = str(first["msg"]).removeprefix("Value error, ")
     return HeadwayError(f"--{option}: {message}" if option else message, f"See: headway {command} --help.")
+
+
+def print_json(text: str, *, nl: bool = True) -> None:
+    """Print JSON to stdout, without loss if its encoding lacks a character."""
+    typer.echo(json_for(sys.stdout.encoding, text), nl=nl)
 
 
 def to_json(model: BaseModel) -> str:

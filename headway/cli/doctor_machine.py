@@ -112,7 +112,7 @@ def bounds_check(controllers: Path) -> Check:
 
     `controllers` is the list of available controllers of control groups (version 2).
     """
-    available = set(controllers.read_text().split()) if controllers.is_file() else set()
+    available = set(controllers.read_text(encoding="utf-8").split()) if controllers.is_file() else set()
     bounded = [resource for name, resource in _BOUNDS.items() if name in available]
     missing = [resource for name, resource in _BOUNDS.items() if name not in available]
     rest = f"and not {', '.join(missing)}" if missing else "where an agent may write its control groups"

@@ -16,9 +16,15 @@ _COMMAND = (sys.executable, "-m", "headway.selftest")
 def self_test_checks(command: Sequence[str] = _COMMAND) -> Iterator[Check]:
     """Run the self-test, and yield each finding as it comes. `command` is its command line."""
     with (
-        tempfile.TemporaryFile("w+") as errors,
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
         ) as process,
     ):
         assert process.stdout is not None, "it was made with a pipe"

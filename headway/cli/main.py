@@ -10,6 +10,7 @@ import typer
 
 from headway._lazy import lazy
 from headway.cli.group import VerbGroup
+from headway.streams import make_streams_tolerant
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -57,6 +58,7 @@ def run() -> None:
 
     Pydantic would look for plugins in every installed package. httpx would import its own command line.
     """
+    make_streams_tolerant()
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # as if httpx had no command line
     if _WITH_PLUGINS.isdisjoint(sys.argv[1:2]):
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 
 from headway.client.calls import Calls, given, job_path
 from headway.contract.views.jobs import JobView, LogChunk, Page
+from headway.redrawn import last_state
 
 
 class LogOptions(TypedDict, total=False):
@@ -59,20 +60,26 @@ class LogCalls(Calls):
         return lines(self.logs(job, follow=follow, **wanted), prefixed=wanted.get("rank") is None)
 
 
-def lines(chunks: Iterable[LogChunk], *, prefixed: bool) -> Iterator[str]:
+def lines(chunks: Iterable[LogChunk], *, prefixed: bool, redraws: bool = True) -> Iterator[str]:
     """Yield whole lines from chunks of the output of several ranks. Each starts with its rank if `prefixed`.
 
     A chunk may end in the middle of a line. Incomplete lines come last. A line of more than `LONGEST_LINE`
-    characters is yielded in parts.
+    characters is yielded in parts. Without `redraws`, a line that was redrawn, such as a progress bar, is its
+    last state.
     """
     rest: dict[tuple[int, int], str] = {}
     for chunk in chunks:
         key = (chunk.generation, chunk.rank)
-        *whole, rest[key] = (rest.get(key, "") + chunk.text).split("\n")
+        text = rest.get(key, "") + chunk.text
+        *whole, rest[key] = text.split("\n")
+        if not redraws:
+            whole = [last_state(line) for line in whole]
+            rest[key] = last_state(rest[key]) + ("\r" if rest[key].endswith("\r") else "")
         if len(rest[key]) > LONGEST_LINE:
             whole.append(rest.pop(key))
         for line in whole:
             yield f"[{chunk.rank}] {line}" if prefixed else line
-    for (_, rank), line in sorted(rest.items()):
+    for (_, rank), left in sorted(rest.items()):
+        line = left if redraws else last_state(left)
         if line:
             yield f"[{rank}] {line}" if prefixed else line

@@ -57,7 +57,7 @@ def save_target(folder: Path, url: str, token: str) -> Path:
 
 def _read(file: Path) -> Target | None:
     try:
-        saved = json.loads(file.read_text())
+        saved = json.loads(file.read_text(encoding="utf-8"))
         return Target(str(saved["url"]), str(saved["token"]), str(file))
     except FileNotFoundError:
         return None

@@ -132,7 +132,9 @@ def _about(process: Path) -> bytes:
     """
     found = b""
     with contextlib.suppress(OSError):
-        if (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+        if (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[
+            0
+        ] == "Z":
             return b""
         found += (process / "cmdline").read_bytes()
         found += os.fsencode((process / "cwd").readlink()) + b"\0"
@@ -177,7 +179,9 @@ def kill_all(mark: str, temporary: Sequence[str], watched: Sequence[str]) -> boo
 def _unmount_in(folder: str) -> None:
     """Unmount file systems that root has mounted below a folder."""
     with contextlib.suppress(OSError):
-        points = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        points = [
+            line.split()[1] for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+        ]
         for point in points:
             if point.startswith(f"{folder}/"):
                 subprocess.run(["umount", "--lazy", point], capture_output=True, check=False)

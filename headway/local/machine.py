@@ -162,7 +162,7 @@ def descendants(root: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                stat = (entry / "stat").read_text()
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue
             parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])

@@ -127,7 +127,9 @@ class EmbeddedPostgres(ServerProcess):
         binary = find_binaries(self._data_version()) / "createdb"
         command = [str(binary), "--host", str(self._socket_folder()), "--username", _USER]
         command += ["--maintenance-db=postgres", *(["--template", template] if template else []), name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
+        )
         if done.returncode != 0:
             raise LocalError(f"createdb {name}: {done.stderr.strip()}.")
         return self.url(name)
@@ -135,7 +137,7 @@ class EmbeddedPostgres(ServerProcess):
     def _data_version(self) -> str | None:
         """Return the major version that wrote the data, or None for a new folder."""
         version = self._cluster / "PG_VERSION"
-        return version.read_text().strip() if version.exists() else None
+        return version.read_text(encoding="utf-8").strip() if version.exists() else None
 
     def _initialise(self, binaries: Path, launch: _Launch) -> None:
         """Create the cluster beside its final path and rename it, so that a crash leaves no incomplete one."""
@@ -153,7 +155,7 @@ class EmbeddedPostgres(ServerProcess):
         """Stop the server of a killed run, if it is still running."""
         pid_file = self._cluster / "postmaster.pid"
         try:
-            pid = int(pid_file.read_text().split("\n", 1)[0])
+            pid = int(pid_file.read_text(encoding="utf-8").split("\n", 1)[0])
         except (OSError, ValueError):
             return
         if birth(pid) is None or not _serves(pid, self._cluster):
@@ -199,7 +201,7 @@ class EmbeddedPostgres(ServerProcess):
                     f"PostgreSQL ended with code {process.returncode} at its start:\n{output}",
                     f"Its log is {self.log}. {_BRING_YOUR_OWN}",
                 )
-            lines = pid_file.read_text().split("\n") if pid_file.exists() else []
+            lines = pid_file.read_text(encoding="utf-8").split("\n") if pid_file.exists() else []
             if len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready":
                 return True
             time.sleep(0.01)
@@ -222,7 +224,12 @@ def find_binaries(version: str | None = None) -> Path:
     for folder in _candidates():
         if (folder / "postgres").exists() and (folder / "initdb").exists():
             shown = subprocess.run(
-                [folder / "postgres", "--version"], capture_output=True, text=True, check=False
+                [folder / "postgres", "--version"],
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
             )
             major = re.search(r"\) (\d+)", shown.stdout)
             if major is not None:
@@ -260,7 +267,12 @@ def _serves(pid: int, cluster: Path) -> bool:
         except OSError:
             return False
     shown = subprocess.run(
-        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ["ps", "-o", "command=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
     )
     return "postgres" in shown.stdout and str(cluster) in shown.stdout
 

@@ -67,15 +67,20 @@ def birth(pid: int) -> str | None:
     """
     if Path("/proc/self/stat").exists():
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         except OSError:
             return None
         fields = stat.rpartition(")")[2].split()  # the command in parentheses may contain spaces
         gone = fields[0] == "Z" and int(fields[17]) <= 1  # with more threads, some are still ending
         return None if gone else f"{boot}/{fields[19]}"
     shown = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ["ps", "-o", "lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
     )
     return shown.stdout.strip() or None
 
@@ -88,7 +93,7 @@ def write_pid_file(path: Path, pid: int) -> None:
 def read_pid_file(path: Path) -> int | None:
     """Return the process id stored in `path` if the process is running, otherwise None."""
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(path.read_text(encoding="utf-8"))
         pid, born = int(saved["pid"]), saved["birth"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # no file, or a truncated one after a crash

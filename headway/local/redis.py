@@ -99,7 +99,7 @@ class EmbeddedRedis(ServerProcess):
         """Return the stored port and password, or new ones if they are missing or the port is taken."""
         remembered = self.data / "redis.json"
         try:
-            saved = json.loads(remembered.read_text())
+            saved = json.loads(remembered.read_text(encoding="utf-8"))
             port, password = int(saved["port"]), str(saved["password"])
         except (OSError, ValueError, KeyError, TypeError):
             port, password = 0, secrets.token_urlsafe(32)

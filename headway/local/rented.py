@@ -98,7 +98,7 @@ def read_offers(path: Path) -> LocalOffers:
         HeadwayError: the file does not exist, or its contents are invalid.
     """
     try:
-        return LocalOffers.model_validate(yaml.safe_load(path.read_text()) or {})
+        return LocalOffers.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
     except OSError as error:
         raise HeadwayError(f"{path} cannot be read: {error.strerror}.", "Name a file of offers.") from error
     except yaml.YAMLError as error:
@@ -219,6 +219,6 @@ class RentedMachines:
 
 def _read(path: Path) -> dict[str, Any] | None:
     with contextlib.suppress(FileNotFoundError):
-        saved: dict[str, Any] = json.loads(path.read_text())
+        saved: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return saved
     return None

@@ -229,7 +229,7 @@ class LocalStack(Startable):
             self._wait_for(f"agent {name}", joined, f"node {name} to join")
         self._wait_for("scheduler", self._leads, "a scheduler to lead")
         self._supervisor.start()
-        (self.data / _READY_FILE).write_text(f"{os.getpid()} {self.url}")
+        (self.data / _READY_FILE).write_text(f"{os.getpid()} {self.url}", encoding="utf-8")
 
     def _database(self) -> str:
         if self._stores.database_url is not None:
@@ -345,7 +345,7 @@ class LocalStack(Startable):
 def running_url(data: Path, pid: int) -> str | None:
     """Return the URL of the service that process `pid` runs over a data folder, or None until it is up."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        up_pid, url = (data / _READY_FILE).read_text().split()
+        up_pid, url = (data / _READY_FILE).read_text(encoding="utf-8").split()
         return url if up_pid == str(pid) else None
     return None
 
@@ -378,7 +378,7 @@ def _kept_secret(file: Path) -> str:
 def _read_or_store(file: Path, secret: str) -> str:
     """Return the contents of a file, or store a secret there if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
-        return file.read_text().strip()
+        return file.read_text(encoding="utf-8").strip()
     write_private(file, secret + "\n")
     return secret
 

@@ -67,7 +67,7 @@ class RankProcess:
     def messages(self, kind: type[Kind]) -> list[Kind]:
         """Return the messages of this kind that the process has sent."""
         file = self.control / runtime.message_file(self.rank)
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
         sent = [rank_lines.from_line(line) for line in lines if line.endswith("\n")]
         return [one for one in sent if isinstance(one, kind)]
 
@@ -170,7 +170,7 @@ class Members:
         )
         for control in {one.control for one in self._started}:
             file = control / orders.ORDER_FILE
-            file.with_suffix(".new").write_text(order_to_json(order))
+            file.with_suffix(".new").write_text(order_to_json(order), encoding="utf-8")
             file.with_suffix(".new").rename(file)
         self.present = list(members)
         return [self.until("a switch", lambda one=one: self._switched(one)) for one in members]  # type: ignore[misc]
@@ -233,7 +233,7 @@ class Members:
         """Return the end of the ranks' output, and the stacks of ranks that hang."""
         files = [*self._folder.glob("control-*/*.log"), *self._folder.glob("control-*/stacks-*.txt")]
         logs = sorted(files, key=lambda file: file.stat().st_mtime)
-        text = "\n".join(log.read_text(errors="replace").strip() for log in logs)
+        text = "\n".join(log.read_text(encoding="utf-8", errors="replace").strip() for log in logs)
         return f"Output of the ranks:\n{text[-_OUTPUT_CHARACTERS:]}"
 
 

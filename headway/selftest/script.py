@@ -62,7 +62,7 @@ def main(kind: str, file: Path, width: int, pace_s: float, steps: int) -> None:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         if run.is_main:
-            with file.open("a") as log:
+            with file.open("a", encoding="utf-8") as log:
                 log.write(json.dumps({"step": step, "loss": fixed_loss}) + "\n")
         time.sleep(max(0.0, pace_s - (time.monotonic() - began_s)))
 

@@ -129,7 +129,7 @@ def _await_steps(members: Members, log: Path) -> None:
 
 def _losses(log: Path) -> dict[int, float]:
     """Return the loss before each step, by its number. A repeated step counts once."""
-    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
     written = [json.loads(line) for line in lines if line.endswith("\n")]
     return {one["step"]: one["loss"] for one in written}
 

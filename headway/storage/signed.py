@@ -22,9 +22,10 @@ from http.client import HTTPException, HTTPMessage
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from headway.proxies import is_loopback
 from headway.storage.stores import Bytes, Data
 
 Answer: TypeAlias = tuple[HTTPMessage, bytearray]
@@ -159,8 +160,14 @@ class SignedStore:
         return urls
 
     def _read(self) -> dict[str, Any]:
-        kept: dict[str, Any] = json.loads(self._ticket.read_text())
+        kept: dict[str, Any] = json.loads(self._ticket.read_text(encoding="utf-8"))
         return kept
+
+    def _opener(self, url: str) -> urllib.request.OpenerDirector:
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=self._trusted)]
+        if is_loopback(urlsplit(url).hostname or ""):
+            handlers.append(urllib.request.ProxyHandler({}))
+        return urllib.request.build_opener(*handlers)
 
     def _request(
         self, method: str, url: str, data: Bytes | None, headers: dict[str, str] | None = None
@@ -168,7 +175,7 @@ class SignedStore:
         kind = {"Content-Type": "application/octet-stream"} if headers is None else headers
         request = urllib.request.Request(url, data=data, method=method, headers=kind)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._trusted) as response:  # noqa: S310
+            with self._opener(url).open(request, timeout=_TIMEOUT_S) as response:
                 return response.headers, _whole(response)
         except urllib.error.HTTPError as error:
             with error:

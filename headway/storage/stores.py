@@ -53,7 +53,7 @@ def open_storage(uri: str, keys: Path | None = None) -> Storage:
     folder = folder_of(uri)
     if folder is not None:
         return Folder(folder)
-    if keys is not None and "ticket" in json.loads(keys.read_text()):
+    if keys is not None and "ticket" in json.loads(keys.read_text(encoding="utf-8")):
         from headway.storage.signed import SignedStore  # noqa: PLC0415  # few jobs need it
 
         return SignedStore(uri, keys)
@@ -202,7 +202,7 @@ class _Keys:
         return {**{name: value for name, value in place.items() if value}, "credential_provider": self}
 
     def _read(self) -> dict[str, Any]:
-        kept: dict[str, Any] = json.loads(self._path.read_text())
+        kept: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
         return kept
 
 

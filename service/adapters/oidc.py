@@ -6,6 +6,7 @@ It trusts only answers over a safe connection and claims with a valid signature.
 from __future__ import annotations
 
 import hmac
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from joserfc.errors import InvalidKeyIdError, JoseError, SecurityWarning
 from joserfc.jwk import JWKRegistry, Key, KeySet, OctKey
 from joserfc.jws import JWSRegistry
 
+from headway.proxies import naming, proxy_for
 from headway.tls import trusted
 from service.domain.identity.sign_in import Claims
 from service.domain.shared.errors import Unavailable, WrongToken
@@ -265,11 +267,15 @@ def provider_of(settings: HttpSettings) -> OidcProvider | None:
     oidc = settings.oidc
     if oidc is None:
         return None
-    client = httpx.AsyncClient(
-        verify=trusted(str(settings.ca_file) if settings.ca_file else None),
-        timeout=10.0,
-        limits=httpx.Limits(max_keepalive_connections=0),  # asked a few times an hour
-    )
+    proxy = proxy_for(oidc.issuer, os.environ)
+    with naming(proxy, oidc.issuer):
+        client = httpx.AsyncClient(
+            verify=trusted(str(settings.ca_file) if settings.ca_file else None),
+            timeout=10.0,
+            limits=httpx.Limits(max_keepalive_connections=0),  # asked a few times an hour
+            proxy=proxy.address if proxy else None,
+            trust_env=False,
+        )
     return OidcProvider(
         issuer=oidc.issuer,
         client_id=oidc.client_id,

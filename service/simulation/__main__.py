@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from headway.streams import make_streams_tolerant
 from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.policies.framework.policy import Policy
 from service.domain.policies.registry import DEFAULT, Policies
@@ -38,6 +39,7 @@ _LIVE_PAUSE_S = 1.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
+    make_streams_tolerant()
     arguments = _parser().parse_args(argv)
     try:
         policies = _policies(arguments.policy, installed_policies())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.client.logs import lines
 from headway.contract.views.jobs import LogChunk
 from service.adapters.storage import ObjectStorage
 from service.domain.jobs.logs import LogFilter, LogReading
@@ -89,6 +90,39 @@ async def test_last_lines_that_are_very_long_are_cut_with_a_word() -> None:
     said, _, rest = text(chunks).partition("\n")
     assert said.startswith("[headway] The last 10 lines are more than 2 MiB")
     assert rest == "3" * (TAIL_BYTES // 2) + "4" * (TAIL_BYTES // 2)
+
+
+async def test_last_lines_of_a_progress_bar_are_its_last_states() -> None:
+    """Two ranks redraw their bars in pieces that end behind a carriage return or within a line."""
+    objects = ObjectStorage("memory:///")
+    bar = "".join(f"\rtrain: {step} of 60000 {'#' * 40}" for step in range(60_000)).encode()
+    output = b"error before\n" + bar + b"\nlast line\n"
+    size = 256 << 10
+    ends = range(0, len(output), size)
+    for number, offset in enumerate(ends):
+        data, now = output[offset : offset + size], NOW + timedelta(seconds=number)
+        await put(objects, now, data, offset=offset)
+        await put(objects, now + timedelta(milliseconds=500), data, offset=offset, rank=1)
+    later = NOW + timedelta(minutes=1)
+    chunks, _ = await last_logs(objects, "j1", LogFilter(rank=0), lines=3, began=NOW, now=later)
+    assert text(chunks).split("\n")[:2] == ["error before", f"train: 59999 of 60000 {'#' * 40}"]
+    chunks, reading = await last_logs(objects, "j1", ALL, lines=4, began=NOW, now=later)
+    assert (
+        sorted(lines(chunks, prefixed=False)) == ["last line"] * 2 + [f"train: 59999 of 60000 {'#' * 40}"] * 2
+    )
+    assert await read(objects, reading) == []
+
+
+async def test_last_lines_read_a_limited_part_of_a_bar_without_an_end() -> None:
+    objects = ObjectStorage("memory:///")
+    piece = b"50%\r" * (1 << 18)
+    for number in range(20):
+        await put(objects, NOW + timedelta(seconds=number), piece, offset=number << 20)
+    later = NOW + timedelta(minutes=1)
+    chunks, _ = await last_logs(objects, "j1", ALL, lines=3, began=NOW, now=later)
+    assert text(chunks).startswith("[headway] The last 3 lines are more than")
+    assert text(chunks).endswith("50%\r")
+    assert len(text(chunks)) < 200
 
 
 async def test_bytes_that_are_no_text_are_shown_as_far_as_they_are() -> None:

@@ -31,7 +31,7 @@ for step in range(200):
 
 
 def submit(cluster: Cluster, name: str, folder: Path, **spec: object) -> JobView:
-    made = {"name": name, "hung_after": "5s", "retry": {"infrastructure": 3}, **spec}
+    made = {"name": name, "hung_after": "10s", "retry": {"infrastructure": 3}, **spec}
     env = {"ONCE": str(folder / "once"), **(spec.get("env") or {})}  # type: ignore[dict-item]
     return cluster.client.submit(JobSpec.model_validate({**made, "env": env}))
 

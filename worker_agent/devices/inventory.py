@@ -183,7 +183,7 @@ def memory_bytes() -> int:
     """Return the memory of the host in bytes, or the limit of its control group if that is lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):  # the file holds "max" where there is no limit
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8")))
     return total
 
 

@@ -129,6 +129,7 @@ class Prober:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            encoding="utf-8",
             errors="replace",
             start_new_session=True,
         )

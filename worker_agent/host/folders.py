@@ -77,7 +77,7 @@ def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", opener=_private) as file:  # pathlib has no opener
+        with open(temporary, "w", encoding="utf-8", opener=_private) as file:  # pathlib has no opener
             file.write(text)
         temporary.chmod(mode)
         temporary.replace(path)
@@ -93,7 +93,7 @@ def _private(path: str, flags: int) -> int:
 def read_json(path: Path) -> Any | None:
     """Return the parsed content of the file, or None if it does not exist."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     return json.loads(text)

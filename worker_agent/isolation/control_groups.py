@@ -53,7 +53,7 @@ class ControlGroups:
         }
         for name, value in bounds.items():
             if value is not None and name.partition(".")[0] in self.controllers:
-                (group / name).write_text(str(value))
+                (group / name).write_text(str(value), encoding="utf-8")
         return group
 
 
@@ -87,7 +87,7 @@ def join(rank_group: Path) -> None:
         OSError: the group of the run does not exist, or is closed.
     """
     rank_group.mkdir(exist_ok=True)
-    (rank_group / "cgroup.procs").write_text("0")
+    (rank_group / "cgroup.procs").write_text("0", encoding="utf-8")
 
 
 def members(group: Path) -> list[int]:
@@ -95,7 +95,7 @@ def members(group: Path) -> list[int]:
     found = []
     for one in [group, *(entry for entry in _below(group))]:
         with contextlib.suppress(OSError):
-            found += [int(pid) for pid in (one / "cgroup.procs").read_text().split()]
+            found += [int(pid) for pid in (one / "cgroup.procs").read_text(encoding="utf-8").split()]
     return found
 
 
@@ -105,7 +105,7 @@ def kill(group: Path) -> None:
     Kernels before 5.14 do not support this; the caller then has to kill the processes.
     """
     with contextlib.suppress(OSError):
-        (group / "cgroup.kill").write_text("1")
+        (group / "cgroup.kill").write_text("1", encoding="utf-8")
 
 
 def remove(group: Path) -> None:
@@ -125,8 +125,8 @@ def _below(group: Path) -> list[Path]:
 def _own_group(root: Path) -> Path | None:
     """Return the folder of this process's group in the version 2 hierarchy, or None without one."""
     try:
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+        groups = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     own = next((line[len("0::") :] for line in groups if line.startswith("0::")), None)
@@ -155,7 +155,9 @@ def _enable_controllers(base: Path, folder: Path, wanted: set[str]) -> frozenset
 
 def _enable(group: Path, controllers: set[str]) -> bool:
     try:
-        (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(controllers)))
+        (group / "cgroup.subtree_control").write_text(
+            " ".join(f"+{name}" for name in sorted(controllers)), encoding="utf-8"
+        )
     except OSError:
         return False
     return True
@@ -163,6 +165,6 @@ def _enable(group: Path, controllers: set[str]) -> bool:
 
 def _words(path: Path) -> set[str]:
     try:
-        return set(path.read_text().split())
+        return set(path.read_text(encoding="utf-8").split())
     except OSError:
         return set()

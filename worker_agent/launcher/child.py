@@ -59,7 +59,7 @@ def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: 
     name_process(program.process_name(job, rank))
     title_process(f"hw:{job}:{rank} {shlex.join(plan.argv)}")
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="utf-8")
     if plan.container is not None:
         containers.become(plan.container, rank, plan.argv, cwd=plan.cwd, env=env)
     group = control_groups.of_rank(plan.confinement.group, rank)

@@ -46,7 +46,7 @@ def _established() -> set[tuple[str, str]]:
     ends = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(FileNotFoundError):
-            for line in Path(table).read_text().splitlines()[1:]:
+            for line in Path(table).read_text(encoding="utf-8").splitlines()[1:]:
                 _, local, remote, state, *_ = line.split()
                 if state == _ESTABLISHED:
                     ends.add((_as_ipv4(local), _as_ipv4(remote)))

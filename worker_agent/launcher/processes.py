@@ -75,7 +75,7 @@ def title_process(title: str) -> None:
 
     The kernel reads it from the memory of the process, which a forked process may overwrite as its own.
     """
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     start, end = (int(fields[number - 3]) for number in (_ARG_START, _ARG_END))
     if 0 < start < end:  # 0: the kernel does not say
         room = end - start
@@ -84,7 +84,7 @@ def title_process(title: str) -> None:
 
 def boot_id() -> str:
     """Return the id of the current boot. Pids recorded under another id are invalid."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def thread_count() -> int:
@@ -100,7 +100,7 @@ def holds_device() -> bool:
 def read(pid: int) -> Process | None:
     """Return the process with this pid, or None if there is none."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text.rpartition(")")[2].split()  # the name before it may contain spaces and parentheses
@@ -174,7 +174,12 @@ def catching(process: Process, number: signal.Signals) -> list[Process]:
 def cpu_s(pid: int) -> float:
     """Return the processor time in seconds of the process's main thread; 0 if the process is gone."""
     try:
-        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/task/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -183,7 +188,7 @@ def cpu_s(pid: int) -> float:
 def waits_in(pid: int) -> str:
     """Return the kernel function in which the process waits; empty if the kernel does not tell."""
     try:
-        name = Path(f"/proc/{pid}/wchan").read_text()
+        name = Path(f"/proc/{pid}/wchan").read_text(encoding="utf-8")
     except OSError:
         return ""
     return "" if name == "0" else name
@@ -224,7 +229,7 @@ def _user(pid: int) -> int | None:
     The owner of its files in /proc is a different user if the process is not dumpable.
     """
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
     return next(int(line.split()[2]) for line in lines if line.startswith("Uid:"))
@@ -239,7 +244,7 @@ def _is_shell(pid: int) -> bool:
 
 def _handles(pid: int, number: signal.Signals) -> bool:
     try:
-        text = Path(f"/proc/{pid}/status").read_text()
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     caught = next(line.split()[1] for line in text.splitlines() if line.startswith("SigCgt:"))

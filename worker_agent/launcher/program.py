@@ -14,19 +14,23 @@ import gc
 import importlib
 import importlib.machinery
 import io
+import itertools
 import multiprocessing.process
 import os
 import runpy
 import signal
 import sys
 import threading
+import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TextIO, cast
 
 _PR_SET_NAME = 15
 _WITH_BUFFERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+_OURS = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
+_walk_stack = traceback.walk_stack
 
 
 def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
@@ -107,6 +111,7 @@ def flush_and_exit(code: int) -> NoReturn:
 def _run_to_exit_code(name: str, *, is_module: bool) -> int:
     """Run the program, and return the exit code that the interpreter would use."""
     code = 0
+    traceback.walk_stack = _above_launcher
     try:
         if is_module:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -151,9 +156,16 @@ def _exit_code(value: object) -> int:
     return 1
 
 
+def _above_launcher(f: types.FrameType | None) -> Iterator[tuple[types.FrameType, int]]:
+    """Walk a stack as `traceback.walk_stack` does, which `logging` uses, up to the first frame of this module."""
+    walked = _walk_stack(f)
+    if f is None:  # it counts the frames of its callers
+        return walked
+    return itertools.takewhile(lambda one: one[0].f_code.co_filename != __file__, walked)
+
+
 def _without_our_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    ours = {__file__, runpy.__file__, "<frozen runpy>"}
-    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+    while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
         trace = trace.tb_next
     return trace
 

@@ -198,7 +198,7 @@ class Outbox:
 
     def _replay(self) -> None:
         try:
-            text = self._journal.read_text()
+            text = self._journal.read_text(encoding="utf-8")
         except FileNotFoundError:
             return
         for raw in text.splitlines():
@@ -232,8 +232,8 @@ class Outbox:
         lines: list[dict[str, Any]] = [{"last": self._last, "positions": positions}]
         lines += [{"entry": entry.model_dump(mode="json")} for entry in self._entries]
         temporary = self._journal.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         temporary.replace(self._journal)
         self._lines = len(lines)
         descriptor = os.open(self._journal, os.O_WRONLY | os.O_APPEND)
-        return os.fdopen(descriptor, "a", buffering=1)
+        return os.fdopen(descriptor, "a", buffering=1, encoding="utf-8")

@@ -30,6 +30,7 @@ from headway.contract.credentials import (
 )
 from headway.errors import HeadwayError
 from headway.http import retry_after_s
+from headway.proxies import naming, proxy_for, proxy_hint
 from headway.tls import certificate_hint, trusted_by
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
@@ -115,9 +116,15 @@ class ServiceApi:
         self._membership = membership
         self.clock_ahead_s: float | None = None
         """Lead of this host's clock over the service's, to about 0.5 s; None before the first answer."""
-        self._client = httpx.Client(
-            base_url=f"{self.url}/api/v1", timeout=_TIMEOUT, verify=trusted_by(os.environ)
-        )
+        self._proxy = proxy_for(self.url, os.environ)
+        with naming(self._proxy, self.url):
+            self._client = httpx.Client(
+                base_url=f"{self.url}/api/v1",
+                timeout=_TIMEOUT,
+                verify=trusted_by(os.environ),
+                proxy=self._proxy.address if self._proxy else None,
+                trust_env=False,
+            )
 
     def join(self, request: JoinRequest, token: str) -> JoinReply:
         """Offer this host's slots, with a join token or the node's own.
@@ -230,7 +237,8 @@ class ServiceApi:
 
     def _unreachable(self, error: httpx.HTTPError) -> Unreachable:
         detail = str(error) or type(error).__name__
-        return Unreachable(f"The service at {self.url} cannot be reached: {detail}.", certificate_hint(error))
+        hint = certificate_hint(error) or (proxy_hint(self._proxy, self.url) if self._proxy else "")
+        return Unreachable(f"The service at {self.url} cannot be reached: {detail}.", hint)
 
 
 class Backoff:

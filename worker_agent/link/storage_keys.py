@@ -45,7 +45,7 @@ class SigningPlace:
 def signing_place(service_url: str, env: Mapping[str, str]) -> SigningPlace:
     """Return the place as this agent reaches it. The CA file is known to be readable (`trusted_by`)."""
     ca_file = ca_file_of(env)
-    return SigningPlace(service_url, Path(ca_file).read_text() if ca_file else "")
+    return SigningPlace(service_url, Path(ca_file).read_text(encoding="utf-8") if ca_file else "")
 
 
 class StorageKeys:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import structlog
@@ -17,11 +15,11 @@ from worker_agent.host.folders import LoggedRun, RunFolder, boot_s, read_json, w
 from worker_agent.link.redaction import SHORTEST_BYTES, Redactor, masked
 from worker_agent.link.secrets import RunSecrets
 from worker_agent.link.service_api import Backoff, NotJoined, Refused, Unreachable
+from worker_agent.logs.pieces import CHUNK_BYTES, KEPT_BYTES, cut, from_character
 from worker_agent.logs.punch_hole import Holes
 
 _log = structlog.get_logger()
 
-CHUNK_BYTES = 256 << 10
 QUOTA_BYTES = 50 << 20
 """Bytes of one rank's output shipped within `QUOTA_S`. The rest is left out, with a notice in the output."""
 QUOTA_S = 3600.0
@@ -32,10 +30,6 @@ PACE_S = 10.0
 """Seconds per piece after the first `BURST` pieces, unless a piece is full. Each piece is an object in storage."""
 FOLLOWED_PACE_S = 1.0
 """Seconds per piece while a client follows the output, as the answer to the previous piece says."""
-TAIL_LINES = 20
-_TAIL_BYTES = 16 << 10
-_KEPT_BYTES = 1 << 20
-"""Shipped bytes that stay on disk, because the log tail of a failure is read from them."""
 TURN_BYTES = 8 << 20
 """Bytes of one rank's output that are shipped before it is the next rank's turn."""
 _EVERY_S = 0.3
@@ -55,22 +49,6 @@ class LogSink(Protocol):
         ...
 
 
-def cut(data: bytes, *, final: bool) -> int:
-    """Return the number of bytes of `data` to ship now: whole lines, or all if `final`.
-
-    A full chunk without a line end is cut between two characters.
-    """
-    if final:
-        return len(data)
-    line_end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-    if line_end or len(data) < CHUNK_BYTES:
-        return line_end
-    end = len(data)
-    while end > len(data) - 4 and data[end - 1] & 0xC0 == 0x80:  # inside a UTF-8 sequence
-        end -= 1
-    return end - 1 if data[end - 1] & 0xC0 == 0xC0 else end
-
-
 def _hide(redactor: Redactor, file: BinaryIO, offset: int, data: bytes, *, final: bool) -> bytes:
     """Return the piece at `offset` with secrets masked, including those that cross its ends.
 
@@ -88,20 +66,6 @@ def _hide(redactor: Redactor, file: BinaryIO, offset: int, data: bytes, *, final
         elif len(around) - begun >= SHORTEST_BYTES:
             spans.append((begun, len(around)))
     return masked(around, iter(spans))[begin:end]
-
-
-def tail(path: Path) -> list[str]:
-    """Return the last lines of a log."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            start = max(0, file.tell() - _TAIL_BYTES)
-            file.seek(start)
-            text = file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return []
-    lines = text.splitlines()
-    return lines[1:][-TAIL_LINES:] if start and len(lines) > 1 else lines[-TAIL_LINES:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +140,7 @@ class _RankLog:
         finally:
             self._save()
         done = self._shipped.offset if self._shipped.gap is None else size
-        self._holes.empty(str(self._path), done - _KEPT_BYTES)
+        self._holes.empty(str(self._path), done - KEPT_BYTES)
         if final:
             self._holes.forget(str(self._path))
 
@@ -191,13 +155,13 @@ class _RankLog:
             return None
         shipped = self._shipped
         begin = shipped.offset + self._quota_bytes if shipped.lost is None else shipped.lost[0]
-        end = size - 2 * _KEPT_BYTES
+        end = size - 2 * KEPT_BYTES
         if shipped.gap is not None or end - begin < self._quota_bytes // 4:
             return size
         if shipped.lost is None or end - shipped.lost[1] >= self._quota_bytes // 4:
             self._update(lost=(begin, end))
             self._save()  # before its bytes are freed
-            self._holes.empty(str(self._path), end - _KEPT_BYTES, begin + _KEPT_BYTES)
+            self._holes.empty(str(self._path), end - KEPT_BYTES, begin + KEPT_BYTES)
         return size
 
     def _ship_due(self, redactor: Redactor, size: int, *, final: bool, idle: bool) -> None:
@@ -215,18 +179,22 @@ class _RankLog:
                 left = until - offset
                 within_quota = self._quota_bytes - self._shipped.in_hour
                 allowed = left if final and left <= LAST_WORDS_BYTES else within_quota
-                if allowed <= 0:
+                file.seek(offset)
+                data = file.read(max(0, min(CHUNK_BYTES, allowed, left)))
+                end = offset + len(data)
+                before_gap = len(data) >= allowed < left or (end >= until and until < size)
+                pauses = before_gap or (end >= until and idle)
+                data = data[: cut(data, idle=pauses, final=final and end >= size)]
+                if not data and before_gap:  # perhaps the beginning of a character, whose end is left out
+                    if lost is not None and end >= lost[0]:
+                        self._skip_lost(file, lost[1])
+                        continue
                     if left < _NOTICES_BYTES:
                         break  # too little for a notice: wait for more output, or for the next hour
                     self._begin_gap()
                     if final:
                         self._end_gap(file, size, final=True)
                     continue
-                file.seek(offset)
-                data = file.read(min(CHUNK_BYTES, allowed, left))
-                end = offset + len(data)
-                ends = len(data) == allowed < left or (end >= until and (final or idle or until < size))
-                data = data[: cut(data, final=ends)]
                 data = _hide(redactor, file, offset, data, final=final)
                 if not data or not (final or self._may_ship(len(data))):
                     break
@@ -252,13 +220,14 @@ class _RankLog:
         file.seek(earliest)
         lines = file.read(max(0, size - earliest))
         begin = (lines.find(b"\n") if final else lines.rfind(b"\n", 0, -1)) + 1
-        self._resume(self._shipped.gap, earliest + begin)
+        self._resume(self._shipped.gap, earliest + (begin or from_character(lines)))
 
     def _skip_lost(self, file: BinaryIO, end: int) -> None:
         """Continue with the first line behind the discarded output."""
         file.seek(end)
-        line_end = file.read(LAST_WORDS_BYTES).find(b"\n")
-        self._resume(self._shipped.offset, end + line_end + 1)
+        lines = file.read(LAST_WORDS_BYTES)
+        begin = lines.find(b"\n") + 1 or from_character(lines)
+        self._resume(self._shipped.offset, end + begin)
 
     def _resume(self, gap: int, resumed: int) -> None:
         """Ship a notice with the number of missing bytes from `gap` on, and continue at `resumed`."""

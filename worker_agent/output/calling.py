@@ -50,7 +50,7 @@ class Caller:
             root=str(root),
             inner=inner,
             uri=command.checkpoint_uri,
-            keys=keys.read_text() if keys.exists() else None,
+            keys=keys.read_text(encoding="utf-8") if keys.exists() else None,
             env=self._store_env(command, folder),
             confinement=self._isolation.confinement(command, folder),
         )

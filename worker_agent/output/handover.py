@@ -109,7 +109,7 @@ def _writer_has_stopped(generation: int, runs: Sequence[OutputRun]) -> bool:
 
 def _stopped_for(folder: RunFolder) -> int:
     try:
-        return generation_from_json(folder.output_given.read_text())
+        return generation_from_json(folder.output_given.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return 0
 

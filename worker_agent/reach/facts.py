@@ -32,7 +32,7 @@ def host_facts(address: str, probe_port: int | None, probe_key: str) -> HostFact
             shm_bytes=shutil.disk_usage(_SHM).total if _SHM.is_dir() else None,
             open_files=_limit(resource.RLIMIT_NOFILE),
             locked_memory_bytes=_limit(resource.RLIMIT_MEMLOCK),
-            driver=_DRIVER.read_text().strip() if _DRIVER.exists() else "",
+            driver=_DRIVER.read_text(encoding="utf-8").strip() if _DRIVER.exists() else "",
             nccl=_nccl(),
         )
     return HostFacts(probe_port=probe_port, probe_key=probe_key, interface=interface)

@@ -39,8 +39,8 @@ from worker_agent.link.messages import read_messages, size_bytes
 from worker_agent.link.outbox import Outbox, ReadPosition
 from worker_agent.link.redaction import HideAll, Redactor
 from worker_agent.link.secrets import RunSecrets
+from worker_agent.logs.pieces import tail
 from worker_agent.logs.punch_hole import Holes
-from worker_agent.logs.shipping import tail
 from worker_agent.runs.hung import Silence
 from worker_agent.runs.memory_kills import MemoryKills, counter
 from worker_agent.runs.printed_steps import PrintedSteps

@@ -1,6 +1,6 @@
 """Detection of hung ranks from their messages and the time, without I/O; the result is a verdict with its reason.
 
-Silence does not count before the first step of a generation, between an order of new members and their first
+Silence does not count before the first step of a generation unless the user set a time, between an order of new members and their first
 step, or after training is over. Times are seconds in which the agent was awake (`AwakeClock`).
 """
 
@@ -34,6 +34,8 @@ class Limits:
     after_s: float
     factor: float
     when_still: bool
+    from_start: bool = False
+    """Count from the start of the ranks, and not from their first step or output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ def restarted(watch: StepWatch, now_s: float) -> StepWatch:
 
 def silence(watch: StepWatch, limits: Limits, now_s: float) -> Silence | None:
     """Return the silence of ranks that should train, or None if it is within the limits."""
-    if watch.over or not watch.generation or watch.generation < watch.ordered:
+    begun = watch.generation > 0 or limits.from_start
+    if watch.over or not begun or watch.generation < watch.ordered:
         return None
     silent_s = now_s - watch.alive_s
     if silent_s < max(limits.after_s, limits.factor * watch.usual_s):

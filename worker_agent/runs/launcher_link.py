@@ -156,7 +156,7 @@ class LauncherLink:
             time.sleep(_RETRY_S / 10)  # it will listen in a moment
             return
         if self._starts >= _MAX_STARTS:
-            lines = self._state.launcher_log.read_text(errors="replace").splitlines()[-5:]
+            lines = self._state.launcher_log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
             raise HeadwayError("The launcher does not start:\n" + "\n".join(lines))
         if self._starts:
             time.sleep(_RETRY_S)

@@ -40,7 +40,7 @@ def counter(root: Path = Path("/")) -> Callable[[], int]:
 def _group(root: Path) -> str:
     """Return the control group of this process, as a path below the mount of its memory controller."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
     for line in lines:
@@ -52,7 +52,7 @@ def _group(root: Path) -> str:
 
 def _read(path: Path, name: str) -> int | None:
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)

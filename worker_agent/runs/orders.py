@@ -77,7 +77,7 @@ def _age(order: Order) -> tuple[int, float]:
 def read(path: Path) -> Order | None:
     """Return the order in the file, or None if there is none or a script has overwritten it."""
     try:
-        return order_from_json(path.read_text())
+        return order_from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 import structlog
@@ -26,6 +27,8 @@ WRITTEN_WITHIN_S = 1.0
 """Seconds within which a rank that is able to write its stacks has written them."""
 _MOST_BYTES = 64 << 10
 """Maximum bytes of one rank's stacks."""
+_OF_LAUNCHER = re.compile(r'  File "(?:[^"]*/worker_agent/launcher/[^"/]+\.py|<frozen runpy>)", line ')
+"""Frame of the launcher in a stack, or of the module that runs a script for it."""
 _CANNOT_WRITE = "it cannot write its stacks"
 _STATES = {
     "R": "running",
@@ -107,8 +110,17 @@ def _read(run: Run, rank: int, process: processes.Process) -> str:
 
 def _main_first(text: str) -> str:
     """Return the stacks with the main thread first, which an interpreter writes last."""
-    threads = [one.strip("\n") for one in text.split("\n\n") if one.strip()]
+    threads = [_of_script(one.strip("\n")) for one in text.split("\n\n") if one.strip()]
     return "\n\n".join([threads[-1], *threads[:-1]])
+
+
+def _of_script(thread: str) -> str:
+    """Return the stack of a thread without the launcher's frames, which are below those of the script."""
+    lines = thread.split("\n")
+    end = len(lines)
+    while end and _OF_LAUNCHER.match(lines[end - 1]):
+        end -= 1
+    return "\n".join(lines[:end]) if end > 1 else thread
 
 
 def _kernel_state(process: processes.Process) -> str:

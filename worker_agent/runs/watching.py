@@ -170,8 +170,12 @@ def _limits(run: Run) -> hung.Limits | None:
         return None
     if not run.library and (command.hung_when_still or all(slot.rank for slot in command.ranks)):
         return None
+    starts_job = not command.joins and any(slot.rank == 0 for slot in command.ranks)
     return hung.Limits(
-        after_s=command.hung_after_s, factor=command.hung_factor, when_still=command.hung_when_still
+        after_s=command.hung_after_s,
+        factor=command.hung_factor,
+        when_still=command.hung_when_still,
+        from_start=starts_job and not command.hung_when_still,
     )
 
 
@@ -184,7 +188,7 @@ def disk_is_full(folder: Path) -> bool:
 def _recall(run: Run, now_s: float) -> hung.StepWatch:
     """Return the watch from the ranks' last messages before this agent started."""
     order = orders.read(run.folder.order)
-    watch = hung.after_order(hung.StepWatch(), 0 if order is None else order.generation)
+    watch = hung.after_order(hung.StepWatch(alive_s=now_s), 0 if order is None else order.generation)
     for rank, path in run.message_files:
         start = max(0, size_bytes(path) - _RECALLED_BYTES)
         for message, _, _ in read_messages(

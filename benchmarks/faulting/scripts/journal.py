@@ -18,13 +18,13 @@ class Journal:
 
     def __init__(self) -> None:
         control = Path(os.environ["HEADWAY_CONTROL"])
-        command = json.loads((control.parent / "command.json").read_text())
+        command = json.loads((control.parent / "command.json").read_text(encoding="utf-8"))
         born_rank = int(os.environ["HEADWAY_MEMBER"].partition(".")[2])
         slot = next(one["slot"] for one in command["ranks"] if one["rank"] == born_rank)
         job, generation = os.environ["HEADWAY_JOB_ID"], int(os.environ["HEADWAY_GENERATION"])
         path = Path(os.environ["JOURNAL"]) / f"{job}-{generation}-{born_rank}-{os.getpid()}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
         self.write(
             "begin",
             job=job,

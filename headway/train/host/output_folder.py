@@ -42,7 +42,7 @@ def give_output(control: Path | None, generation: int) -> None:
     flush()
     part = control / f"{OUTPUT_GIVEN_FILE}.part"
     try:
-        part.write_text(generation_to_json(generation))
+        part.write_text(generation_to_json(generation), encoding="utf-8")
         part.replace(control / OUTPUT_GIVEN_FILE)
     except OSError as error:
         warn(f"the agent is not told that rank 0 changed: {error}")
@@ -50,6 +50,6 @@ def give_output(control: Path | None, generation: int) -> None:
 
 def _complete_for(path: Path) -> int:
     try:
-        return generation_from_json(path.read_text())
+        return generation_from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return 0

@@ -45,7 +45,7 @@ class Orders:
         identity = (found.st_ino, found.st_mtime_ns)
         if identity != self._seen:
             try:
-                self._order = order_from_json(Path(self._path).read_text())
+                self._order = order_from_json(Path(self._path).read_text(encoding="utf-8"))
             except OSError as error:
                 warn(f"the agent's order cannot be read, and the next step tries again: {error}")
                 return self._order

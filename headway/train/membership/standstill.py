@@ -181,7 +181,7 @@ def _read_grace_s(path: str) -> float | None:
     if not os.path.exists(path):  # noqa: PTH110  # five times a second, and pathlib takes three times as long
         return None
     try:
-        return grace_from_json(Path(path).read_text())
+        return grace_from_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         warn(f"the agent's stop cannot be read, and is tried again: {error}")
         return None

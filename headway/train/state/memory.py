@@ -38,7 +38,7 @@ def touch(nbytes: int) -> None:
 def _free_bytes() -> int:
     """Return the memory that the host has without swapping; 0 if unknown."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)

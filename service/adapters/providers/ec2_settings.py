@@ -35,7 +35,7 @@ class Ec2Settings:
     """Security groups of each machine. If empty, the default group of its network."""
     instance_profile: str = ""
     """Name of the instance profile of machines; empty for none."""
-    user_data: Template = field(default_factory=lambda: Template(_USER_DATA.read_text()))
+    user_data: Template = field(default_factory=lambda: Template(_USER_DATA.read_text(encoding="utf-8")))
     """Script that a machine runs when it starts."""
 
 
@@ -100,7 +100,7 @@ def _subnets(env: Mapping[str, str]) -> Mapping[str, str]:
 def _user_data(env: Mapping[str, str]) -> Template:
     path = Path(env.get("HEADWAY_EC2_USER_DATA", "").strip() or _USER_DATA)
     try:
-        template = Template(path.read_text())
+        template = Template(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"HEADWAY_EC2_USER_DATA: {path} cannot be read: {error.strerror}.") from error
     if not template.is_valid() or not {"url", "token"} <= set(template.get_identifiers()):

@@ -56,7 +56,9 @@ def describe(app: FastAPI) -> None:
 @lru_cache(maxsize=1)
 def examples() -> Mapping[str, Mapping[str, Any]]:
     """Return a working request and its answer by operation, as tests recorded them from the service."""
-    found: dict[str, Any] = json.loads(files("service.api").joinpath("examples.json").read_text())
+    found: dict[str, Any] = json.loads(
+        files("service.api").joinpath("examples.json").read_text(encoding="utf-8")
+    )
     return found
 
 

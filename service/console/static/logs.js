@@ -3,6 +3,20 @@ const TAIL = 500;
 const MOST_CHARACTERS = 400_000;
 const AGAIN_MS = 5000;
 
+// The last state of each line, because a progress bar redraws its line after a carriage return.
+function lastStates(text) {
+  if (!text.includes("\r")) return text;
+  const lines = text.split("\n");
+  return lines
+    .map((line, number) => {
+      let end = line.length;
+      while (end && line[end - 1] === "\r") end -= 1;
+      const state = line.slice(line.lastIndexOf("\r", end - 1) + 1, end);
+      return number === lines.length - 1 && end < line.length ? `${state}\r` : state; // more may follow
+    })
+    .join("\n");
+}
+
 export function followLog() {
   const log = document.getElementById("log");
   if (!log) return;
@@ -13,6 +27,7 @@ export function followLog() {
   let again = 0;
   let held = 0;
   let last = "";
+  let unfinished = null; // the line of the last chunk that has no end yet
 
   function open() {
     source?.close();
@@ -20,6 +35,7 @@ export function followLog() {
     log.replaceChildren();
     held = 0;
     last = "";
+    unfinished = null;
     const url = new URL(`/api/v1/jobs/${log.dataset.job}/logs`, location.href);
     for (const choice of choices) if (choice.value !== "") url.searchParams.set(choice.id, choice.value);
     if (!url.searchParams.has("since")) url.searchParams.set("tail", TAIL);
@@ -46,12 +62,20 @@ export function followLog() {
       from.textContent = who;
       log.append(from);
       last = who;
+      unfinished = null;
     }
-    const text = chunk.text.slice(-MOST_CHARACTERS);
-    log.append(text);
+    const begun = unfinished?.data ?? "";
+    if (unfinished) held -= begun.length;
+    unfinished?.remove();
+    const text = lastStates(begun + chunk.text).slice(-MOST_CHARACTERS);
+    const lineEnd = text.lastIndexOf("\n") + 1;
+    if (lineEnd) log.append(text.slice(0, lineEnd));
+    unfinished = document.createTextNode(text.slice(lineEnd));
+    log.append(unfinished);
     held += text.length;
     while (held > MOST_CHARACTERS) {
       if (log.firstChild.nodeType === Node.TEXT_NODE) held -= log.firstChild.length;
+      if (log.firstChild === unfinished) unfinished = null;
       log.firstChild.remove();
     }
     if (follow.checked) log.scrollTop = log.scrollHeight;

@@ -131,7 +131,9 @@ def write(folder: Path, results: Results, report: str) -> None:
         _write_csv(new / "rounds.csv", _ROUNDS, (row for one in results.runs for row in _round_rows(one)))
         _write_csv(new / "slots.csv", _SLOTS, (row for one in results.runs for row in _slot_rows(one)))
         (new / REPORT).write_text(report, encoding="utf-8")
-        (new / SUMMARY).write_text(json.dumps(summary(results), indent=2, allow_nan=False) + "\n")
+        (new / SUMMARY).write_text(
+            json.dumps(summary(results), indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
         for file in sorted(new.iterdir()):
             file.replace(folder / file.name)
 

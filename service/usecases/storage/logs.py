@@ -16,12 +16,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from headway.contract.views.jobs import LogChunk
+from headway.redrawn import ReversedStates
 from service.domain.jobs.logs import SETTLE_S, LogFilter, LogPiece, LogReading, Part
 from service.domain.shared.errors import NotFound, Unavailable
 from service.usecases.ports.storage import StoredObjects
 
 TAIL_BYTES: Final = 2 << 20
 """Maximum size of the last lines of a log. Lines beyond it are left out."""
+_TAIL_READ_BYTES: Final = 16 << 20
+"""Maximum output read for the last lines. It is more than is shown if lines were redrawn."""
 _STORED_WITHIN_S: Final = 0.75 * SETTLE_S
 _BATCH: Final = 1000
 _AHEAD: Final = 6
@@ -136,25 +139,29 @@ async def last_logs(
 async def _last_lines(
     storage: StoredObjects, job_id: str, parts: Sequence[Part], lines: int
 ) -> tuple[list[LogChunk], bool]:
-    """Return chunks with the last lines of these parts.
+    """Return chunks with the last lines of these parts. Of a line that was redrawn, it is the last state.
 
-    The flag says that the lines or the size limit were reached.
+    The flag says that the lines or a size limit were reached.
     """
     kept: deque[LogChunk] = deque()
-    count = size = 0
+    states = ReversedStates()
+    count = size = read = 0
     for part in reversed(parts):
-        chunk = await _chunk(storage, job_id, part)
-        surplus = count + chunk.text.count("\n") - lines
-        if surplus > 0:
-            kept.appendleft(chunk.model_copy(update={"text": chunk.text.split("\n", surplus)[-1]}))
-            return list(kept), True
+        stored = await _chunk(storage, job_id, part)
+        text = states.before(part.piece.stream, stored.text)
+        read += len(stored.text)
+        surplus = count + text.count("\n") - lines
         room = TAIL_BYTES - size
-        if len(chunk.text) > room:
-            text = earlier_left_out(lines) + chunk.text[len(chunk.text) - room :]
-            kept.appendleft(chunk.model_copy(update={"text": text}))
+        is_too_much = len(text) > room or read > _TAIL_READ_BYTES
+        if surplus > 0:
+            text = text.split("\n", surplus)[-1]
+        elif is_too_much:
+            text = earlier_left_out(lines) + text[max(0, len(text) - room) :]
+        if text or not kept:
+            kept.appendleft(stored.model_copy(update={"text": text}))
+        if surplus > 0 or is_too_much:
             return list(kept), True
-        kept.appendleft(chunk)
-        count, size = count + chunk.text.count("\n"), size + len(chunk.text)
+        count, size = count + text.count("\n"), size + len(text)
     return list(kept), False
 
 

@@ -45,6 +45,14 @@ while True:
 """
 
 
+BAR = r"""
+import sys
+for step in range(30_000):
+    sys.stderr.write(f"\rtrain: {step} of 30000 {'#' * 40}")
+sys.exit("\nno such data")
+"""
+
+
 def said(shared: StubService, job: str) -> list[Message]:
     shared.exits(job)
     return [from_fields(dict(entry.message)) for entry in shared.of(job, RankMessage)]
@@ -171,3 +179,28 @@ def test_script_of_several_lines_runs_in_the_bash_that_it_names(shared: StubServ
     (end,) = shared.exits("bash").values()
     assert end.exit_code == 0
     assert "colour blue 1 2 3" in shared.log("bash")
+
+
+LOGS = r"""
+import logging
+logging.basicConfig(level="INFO")
+def outer():
+    logging.info("here", stack_info=True)
+outer()
+"""
+
+
+@pytest.mark.parametrize(("job", "env"), [("logs", {}), ("logs-spawned", {"PYTHONHASHSEED": "0"})])
+def test_stack_of_a_log_line_begins_with_the_script(
+    shared: StubService, job: str, env: dict[str, str]
+) -> None:
+    shared.run(job, "python train.py", bundle=shared.add_bundle({"train.py": LOGS}), env=env)
+    shared.exits(job)
+    said = shared.wait_log(job, "stack_info=True")
+    assert "in outer" in said
+    assert "worker_agent" not in said
+
+
+def test_progress_bar_before_an_error_is_one_line_of_its_report(shared: StubService) -> None:
+    shared.run("bar", "python train.py", bundle=shared.add_bundle({"train.py": BAR}))
+    assert shared.exits("bar")[0].log_tail == [f"train: 29999 of 30000 {'#' * 40}", "no such data"]

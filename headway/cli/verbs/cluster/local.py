@@ -178,7 +178,7 @@ def _print_token(cli: Cli, stack: LocalStack) -> None:
     kept = f"kept in {stack.token_file} for this command line"
     rows = [("admin", f"owner, whose token is {kept}")]
     if cli.out.is_terminal:
-        token = stack.token_file.read_text().strip()
+        token = stack.token_file.read_text(encoding="utf-8").strip()
         rows = [("admin", f"owner, with the token {token}"), ("", f"It is shown this once, and {kept}.")]
     _print_rows(cli, rows)
 

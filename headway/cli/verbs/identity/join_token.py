@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.context import Format, Output, invalid, of, to_json
+from headway.cli.context import Format, Output, invalid, of, print_json, to_json
 from headway.cli.render.jobs import columns
 from headway.contract.values.quantities import duration, duration_s
 from headway.contract.views.identity import JoinTokenRequest, JoinTokenView
@@ -47,7 +47,7 @@ def create(
         made = client.create_join_token(wanted)
         url = client.url
     if output is Format.JSON:
-        typer.echo(to_json(made))
+        print_json(to_json(made))
         return
     many = "once" if made.uses_left == 1 else f"{made.uses_left} times"
     left = duration((made.expires_at - made.created_at).total_seconds())

@@ -21,6 +21,7 @@ from headway.cli.render.access import roles_text, until_text
 from headway.client.target import home, save_target, target
 from headway.contract.views.identity import WhoAmI
 from headway.errors import HeadwayError
+from headway.proxies import naming, proxy_for
 from headway.tls import trusted_by
 
 
@@ -83,7 +84,15 @@ def _sign_in_at(cli: Cli, url: str) -> str:
                 "The service has no identity provider. Paste a token; an admin creates one: headway token create NAME"
             )
             return _read_token()
-        with httpx.Client(verify=trusted_by(os.environ), timeout=30.0) as provider:
+        proxy = proxy_for(settings.issuer, os.environ)
+        with naming(proxy, settings.issuer):
+            provider = httpx.Client(
+                verify=trusted_by(os.environ),
+                timeout=30.0,
+                proxy=proxy.address if proxy else None,
+                trust_env=False,
+            )
+        with provider:
             id_token = sign_in(provider, settings, lambda wanted: _show_code(cli, wanted))
         return client.sign_in(id_token, f"login on {socket.gethostname()}").token
 

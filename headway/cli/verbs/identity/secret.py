@@ -64,7 +64,12 @@ def _value(name: str) -> str:
     if sys.stdin.isatty():
         value = str(typer.prompt(f"Value of {name}", hide_input=True))
     else:
-        value = sys.stdin.read()
+        try:
+            value = sys.stdin.read()
+        except UnicodeDecodeError:
+            raise HeadwayError(
+                "The value is not text in UTF-8.", "Encode it, for example with base64."
+            ) from None
         value = value.removesuffix("\n").removesuffix("\r")
     if not value:
         raise HeadwayError("The value is empty.", f"Write it like: headway secret set {name} < FILE")

@@ -8,7 +8,7 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
-from headway.cli.context import Format, Output, invalid, of, to_json
+from headway.cli.context import Format, Output, invalid, of, print_json, to_json
 from headway.cli.render.access import tokens_table, until_text
 from headway.contract.values.quantities import duration_s
 from headway.contract.views.identity import EVERYWHERE, Role, TokenRequest, TokenView
@@ -57,7 +57,7 @@ def create(
     with cli.connect() as client:
         made = client.create_token(wanted)
     if output is Format.JSON:
-        typer.echo(to_json(made))
+        print_json(to_json(made))
         return
     cli.err.print(f"Token {made.id} works {until_text(made.expires_at, cli.now())}. It is shown only now:")
     cli.out.print(made.token, soft_wrap=True)

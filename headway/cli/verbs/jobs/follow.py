@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from headway.cli.context import Cli, Format, JobName, Output, ProjectName, of, to_json
+from headway.cli.context import Cli, Format, JobName, Output, ProjectName, of, print_json, to_json
 from headway.cli.plain import visible
 from headway.cli.render import jobs as render
 from headway.client.logs import lines
@@ -48,6 +48,7 @@ def logs(
     Agents upload the output to storage as it is printed, so the newest lines of a running job are seconds
     old. The output of ended jobs and lost ranks is kept. A line in the output marks a part that was left out,
     because a rank printed too much or because it is no longer kept. Control characters are shown as `\x1b`.
+    A line that a progress bar redraws is shown in its last state.
     """
     cli = of(context)
     with cli.connect_in(project) as client:
@@ -72,7 +73,7 @@ def events(
         if not follow:
             past = list(client.events(job))
             if output is Format.JSON:
-                typer.echo(to_json(Page[EventView](items=past)))
+                print_json(to_json(Page[EventView](items=past)))
                 return
             cli.show_lines(output, _without_repeats(past))
             return
@@ -95,16 +96,16 @@ def _show_logs(
 ) -> None:
     if output is Format.TABLE:
         silent = True
-        for line in lines(chunks, prefixed=prefixed):
+        for line in lines(chunks, prefixed=prefixed, redraws=raw):
             silent = False
             typer.echo(line if raw else visible(line))
         if silent:
             cli.err.print("No output. `headway describe` shows the metrics that the script reports.")
     elif follow:
         for chunk in chunks:
-            typer.echo(chunk.model_dump_json())
+            print_json(chunk.model_dump_json())
     else:
         typer.echo('{"items":[', nl=False)  # a page, written as it arrives: it can be larger than memory
         for number, chunk in enumerate(chunks):
-            typer.echo(("," if number else "") + chunk.model_dump_json(), nl=False)
+            print_json(("," if number else "") + chunk.model_dump_json(), nl=False)
         typer.echo('],"next_cursor":null}')

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.context import Cli, Format, Output, of
+from headway.cli.context import Cli, Format, Output, of, print_json
 from headway.cli.render.jobs import columns
 from headway.contract.values.quantities import duration
 from headway.errors import HeadwayError
@@ -105,7 +105,7 @@ def simulate(
     found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     found["report"] = str(out / "report.html")
     if output is Format.JSON:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(json.dumps(found, indent=2))
     else:
         cli.out.print(_page(found))
         # On a line of its own, so that it can be copied.

@@ -86,7 +86,7 @@ async def dump(engine: AsyncEngine, folder: Path) -> Manifest:
         at=at.isoformat(), revision=revision, version=version("headway"), tables=tuple(tables)
     )
     written = {"format": FORMAT, **asdict(manifest)}
-    (folder / MANIFEST).write_text(json.dumps(written, indent=1) + "\n")
+    (folder / MANIFEST).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     return manifest
 
 
@@ -97,7 +97,7 @@ def read_manifest(folder: Path) -> Manifest:
         InvalidField: the folder is not a backup, is damaged, or is from a newer version.
     """
     try:
-        fields = json.loads((folder / MANIFEST).read_text())
+        fields = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if fields["format"] != FORMAT:
             raise InvalidField(
                 "folder", f"{folder} was written by a newer version; restore it with that one."

@@ -18,7 +18,8 @@ from worker_agent.host.folders import LoggedRun, RunFolder
 from worker_agent.link.redaction import HideAll, Redactor
 from worker_agent.link.secrets import RunSecrets
 from worker_agent.link.service_api import Refused
-from worker_agent.logs.shipping import CHUNK_BYTES, LogShipper
+from worker_agent.logs.pieces import CHUNK_BYTES
+from worker_agent.logs.shipping import LogShipper
 
 TOKEN = "hw_" + "aB3_-" * 8 + "xyz"
 PRINTED = st.text(

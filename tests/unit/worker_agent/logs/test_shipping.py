@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 
 from worker_agent.host.folders import LoggedRun, RunFolder
 from worker_agent.link.service_api import Refused, Unreachable
+from worker_agent.logs.pieces import CHUNK_BYTES, tail
 from worker_agent.logs.punch_hole import Holes
-from worker_agent.logs.shipping import (
-    BURST,
-    CHUNK_BYTES,
-    PACE_S,
-    TAIL_LINES,
-    TURN_BYTES,
-    LogShipper,
-    cut,
-    tail,
-)
+from worker_agent.logs.shipping import BURST, PACE_S, TURN_BYTES, LogShipper
 
 
 class Sink:
@@ -340,32 +332,40 @@ def test_every_byte_is_shipped_or_counted(
     assert real + missing == size
 
 
-@given(st.text(max_size=200), st.booleans())
-def test_a_cut_is_at_a_line_end_or_at_the_very_end(text: str, final: bool) -> None:
-    data = text.encode()
-    end = cut(data, final=final)
-    assert 0 <= end <= len(data)
-    assert end in (0, len(data)) or data[end - 1 : end] in (b"\n", b"\r")
-    if final:
-        assert end == len(data)
+def test_character_at_a_pause_is_held_back_until_it_ends(run: LoggedRun) -> None:
+    sink = Sink()
+    ship = shipper(sink, run)
+    run.folder.log(0).write_bytes("café €".encode()[:-1])
+    for _ in range(3):
+        ship.run_once()
+    assert sink.data[0] == "café ".encode()
+    with run.folder.log(0).open("ab") as file:
+        file.write("€".encode()[-1:])
+    for _ in range(2):
+        ship.run_once()
+    assert sink.data[0].decode() == "café €"
 
 
-@given(st.text(alphabet="aü€😀", min_size=1, max_size=20))
-def test_a_full_chunk_without_lines_is_cut_between_characters(text: str) -> None:
-    chunk = (text.encode() * CHUNK_BYTES)[:CHUNK_BYTES]
-    end = cut(chunk, final=False)
-    assert CHUNK_BYTES - 8 <= end <= CHUNK_BYTES
-    chunk[:end].decode()
+def test_character_without_its_end_is_shipped_with_the_final_piece(run: LoggedRun) -> None:
+    sink = Sink()
+    ship = shipper(sink, run)
+    run.folder.log(0).write_bytes("€".encode()[:-1])
+    ship.over(run.folder.name)
+    ship.run_once()
+    assert sink.data[0] == "€".encode()[:-1]
 
 
-def test_the_tail_of_a_log(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert tail(log) == []
-    log.write_text("only\n")
-    assert tail(log) == ["only"]
-    log.write_bytes(b"".join(b"line %d \xff\n" % number for number in range(5000)))
-    lines = tail(log)
-    assert len(lines) == TAIL_LINES
-    assert lines[-1].startswith("line 4999")
-    log.write_text("x" * 100_000)
-    assert len(tail(log)[0]) <= 16384
+@pytest.mark.parametrize("quota_bytes", range(50_000, 50_003))
+@pytest.mark.parametrize("begins", ["", "1"])
+def test_characters_around_left_out_output_stay_whole(run: LoggedRun, quota_bytes: int, begins: str) -> None:
+    """A long line without an end: the quota ends, and the last words begin, within a character or not."""
+    sink = Pieces()
+    run.folder.log(0).write_text(begins + "训" * 200_000, encoding="utf-8")
+    ship = shipper(sink, run, quota_bytes)
+    for _ in range(3):
+        ship.run_once()
+    ship.over(run.folder.name)
+    ship.run_once()
+    assert "Truncated" in sink.text
+    for _, data in sink.pieces:
+        data.decode()

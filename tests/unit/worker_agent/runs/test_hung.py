@@ -83,6 +83,17 @@ def test_nothing_counts_before_the_first_step_of_rank_0(before: list[Message]) -
     assert hung.silence(told(first_step(), watch=watch), LIMITS, 10.0) is not None
 
 
+@given(st.floats(0, 1000), st.floats(0, 1000))
+def test_time_that_a_user_set_counts_from_the_start(start_s: float, silent_s: float) -> None:
+    limits = Limits(after_s=100.0, factor=5.0, when_still=False, from_start=True)
+    watch = StepWatch(alive_s=start_s)
+    now_s = start_s + silent_s
+    verdict = hung.silence(watch, limits, now_s)
+    assert (verdict is not None) is (now_s - start_s >= 100.0)
+    ordered = hung.after_order(watch, 2)
+    assert hung.silence(ordered, limits, 1e9) is None
+
+
 @pytest.mark.parametrize("last", [Completed, Stopped])
 def test_nothing_counts_once_training_is_over(last: type[Completed | Stopped]) -> None:
     watch = told(progress(), last(rank=0, generation=1, at_s=0, samples=1))
