@@ -150,7 +150,7 @@ class Training:
             statement = self._statement(mine, order)
             if self.gradients.probe is not None:
                 self.gradients.probe.begin(measures=self._present_batching.measures(self.place.samples))
-            self._at_boundary.begin(statement)
+            self._at_boundary.begin(statement, held=self.gradients.exchanges_trainable)
         except PeersLost:
             self._change_members(None, lost=True)
             return False
@@ -318,8 +318,8 @@ class Training:
 
     def _train_with(self, peers: Peers) -> None:
         """Average gradients with these peers, whose state equals this rank's."""
-        self.gradients.replicate(peers, self._team.mesh.data)
         self._boundary, self.first_step = Boundary(peers), self.place.first_step
+        self.gradients.replicate(peers, self._team.mesh.data, self._boundary)
         self._reporter.forget()
         self._audit.begin()
         self.plan += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from headway.train.data.goal import Gain
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
 from headway.train.data.stream_position import StreamPosition, position_from
+from headway.train.host.output import warn
 
 _ROUNDING = 1e-6
 """Shortfall of a number of steps that counts as rounding."""
@@ -233,7 +234,11 @@ class Replica:
 
     def state(self, place: Place) -> dict[str, Any]:
         """Return the contents of a checkpoint. Its tensors are the live ones."""
-        return {"objects": [self._state_of(one) for one in self.objects], "place": asdict(place)}
+        return {
+            "objects": [self._state_of(one) for one in self.objects],
+            "place": asdict(place),
+            "frozen": [_frozen(model) for model in self._models],
+        }
 
     def take_over(self, state: Mapping[str, Any]) -> Place:
         """Load a state that `state` returned.
@@ -257,6 +262,9 @@ class Replica:
                     "Change it back, or start again with another checkpoint URI."
                 )
                 raise
+        # Checkpoints of older libraries do not say which parameters train.
+        for model, names in zip(self._models, state.get("frozen", ()), strict=False):
+            _freeze(model, names)
         return Place(
             Position(**place["position"]),
             Ledger(**place["ledger"]),
@@ -299,6 +307,22 @@ class Replica:
             one.load_state_dict({name: value for name, value in state.items() if name in own})
         else:
             one.load_state_dict(state)
+
+
+def _frozen(model: torch.nn.Module) -> list[str]:
+    return [name for name, one in model.named_parameters() if not one.requires_grad]
+
+
+def _freeze(model: torch.nn.Module, names: Collection[str]) -> None:
+    """Have all parameters but these train, as when the state was saved."""
+    frozen, changed = set(names), []
+    for name, one in model.named_parameters():
+        if one.requires_grad == (name in frozen):
+            one.requires_grad_(name not in frozen)
+            changed.append(name)
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        warn(f"the checkpoint sets requires_grad as it was saved: {changed[0]}{more}")
 
 
 def _unkept(one: Stateful, why: str) -> TypeError:
