@@ -103,9 +103,10 @@ class Training:
         """Set the training data, known by their signature, their reading, the batches of a step, and the end.
 
         Raises:
-            ValueError: the checkpoint is from the middle of an epoch of other data.
+            ValueError: the ranks have different data, or the checkpoint is from the middle of an epoch of other data.
         """
         self._reading = reading
+        self._state_sync.compare_data(self._team.peers, reading.counts, signature, seed, batching)
         self.place = reading.follow(self.place.with_data(signature, seed), self._team.names)
         if self._replica.is_sharded:
             batching.keep_in_step()
