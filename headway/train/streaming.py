@@ -14,9 +14,15 @@ from headway.train.data.stream_position import Read, StreamPosition, numbered
 from headway.train.membership.peers import Peers
 from headway.train.shard_reader import OpenShardBy, ShardReader
 
+USUAL_COUNTS = "samples of the data"
+"""Name of the number by which ranks compare data that are not shards."""
+
 
 class Reading:
     """The reading of data of which a number of samples is the whole position: there is nothing else to agree on."""
+
+    counts = USUAL_COUNTS
+    """Name of the number by which ranks compare their data."""
 
     def follow(self, place: Place, members: Sequence[str]) -> Place:  # noqa: ARG002
         """Return the position of training with these members, by rank."""
@@ -51,6 +57,8 @@ class StreamReading(Reading):
         seed: seed of the order of the shards, anew in each pass; None keeps their order.
         same_order: a shard gives the same samples in the same order whenever it is opened.
     """
+
+    counts = "checksum of the names of the shards"
 
     def __init__(
         self, shards: Sequence[Any], open_shard: OpenShardBy, *, seed: int | None, same_order: bool

@@ -103,9 +103,10 @@ class Training:
         """Set the training data, known by their signature, their reading, the batches of a step, and the end.
 
         Raises:
-            ValueError: the checkpoint is from the middle of an epoch of other data.
+            ValueError: the ranks have different data, or the checkpoint is from the middle of an epoch of other data.
         """
         self._reading = reading
+        self._state_sync.compare_data(self._team.peers, reading.counts, signature, seed, batching)
         self.place = reading.follow(self.place.with_data(signature, seed), self._team.names)
         if self._replica.is_sharded:
             batching.keep_in_step()
@@ -150,7 +151,7 @@ class Training:
             statement = self._statement(mine, order)
             if self.gradients.probe is not None:
                 self.gradients.probe.begin(measures=self._present_batching.measures(self.place.samples))
-            self._at_boundary.begin(statement)
+            self._at_boundary.begin(statement, held=self.gradients.exchanges_trainable)
         except PeersLost:
             self._change_members(None, lost=True)
             return False
@@ -318,8 +319,8 @@ class Training:
 
     def _train_with(self, peers: Peers) -> None:
         """Average gradients with these peers, whose state equals this rank's."""
-        self.gradients.replicate(peers, self._team.mesh.data)
         self._boundary, self.first_step = Boundary(peers), self.place.first_step
+        self.gradients.replicate(peers, self._team.mesh.data, self._boundary)
         self._reporter.forget()
         self._audit.begin()
         self.plan += 1

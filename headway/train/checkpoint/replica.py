@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from headway.train.data.goal import Gain
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
 from headway.train.data.stream_position import StreamPosition, position_from
+from headway.train.host.output import warn
 
 _ROUNDING = 1e-6
 """Shortfall of a number of steps that counts as rounding."""
@@ -158,7 +159,7 @@ class Place:
             raise ValueError(
                 f"the checkpoint is {self.position.samples} samples into an epoch of {self.dataset_samples} "
                 f"samples with seed {self.seed}, but the loader has {dataset_samples} samples and seed {seed}; "
-                "give it the same data, or start again with another checkpoint URI"
+                "give it the same data and resume, or start a new job"
             )
         return replace(self, dataset_samples=dataset_samples, seed=seed)
 
@@ -233,30 +234,38 @@ class Replica:
 
     def state(self, place: Place) -> dict[str, Any]:
         """Return the contents of a checkpoint. Its tensors are the live ones."""
-        return {"objects": [self._state_of(one) for one in self.objects], "place": asdict(place)}
+        return {
+            "objects": [self._state_of(one) for one in self.objects],
+            "place": asdict(place),
+            "frozen": [_frozen(model) for model in self._models],
+        }
 
     def take_over(self, state: Mapping[str, Any]) -> Place:
         """Load a state that `state` returned.
 
         Raises:
-            ValueError: the script that wrote it had other objects.
+            ValueError: the script that wrote it had other objects, or an optimizer more or fewer groups.
             RuntimeError, KeyError: an object does not fit.
         """
         states, place = state["objects"], state["place"]
         if len(states) != len(self.objects):
             raise ValueError(
                 f"the checkpoint holds {len(states)} objects, but prepare() was given {len(self.objects)}; "
-                "give it the same objects in the same order, or start again with another checkpoint URI"
+                "give it the same objects in the same order, or start a new job"
             )
         for one, its in zip(self.objects, states, strict=True):
+            _check_groups(one, its)
             try:
                 self._load_into(one, its)
             except (RuntimeError, ValueError, KeyError) as error:
                 error.add_note(
-                    f"The checkpoint does not fit this {kind_of(one)}: the script has changed since it was saved. "
-                    "Change it back, or start again with another checkpoint URI."
+                    f"The checkpoint does not fit this {kind_of(one)}, which differs from the saved one: make it as it was, "
+                    "or start a new job."
                 )
                 raise
+        # Checkpoints of older libraries do not say which parameters train.
+        for model, names in zip(self._models, state.get("frozen", ()), strict=False):
+            _freeze(model, names)
         return Place(
             Position(**place["position"]),
             Ledger(**place["ledger"]),
@@ -299,6 +308,34 @@ class Replica:
             one.load_state_dict({name: value for name, value in state.items() if name in own})
         else:
             one.load_state_dict(state)
+
+
+def _frozen(model: torch.nn.Module) -> list[str]:
+    return [name for name, one in model.named_parameters() if not one.requires_grad]
+
+
+def _freeze(model: torch.nn.Module, names: Collection[str]) -> None:
+    """Have all parameters but these train, as when the state was saved."""
+    frozen, changed = set(names), []
+    for name, one in model.named_parameters():
+        if one.requires_grad == (name in frozen):
+            one.requires_grad_(name not in frozen)
+            changed.append(name)
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        warn(f"the checkpoint sets requires_grad as it was saved: {changed[0]}{more}")
+
+
+def _check_groups(one: Stateful, state: Mapping[str, Any]) -> None:
+    """Raise ValueError if an optimizer has another number of groups than its saved state."""
+    if not isinstance(one, Optimizer):
+        return
+    saved, built = len(state["param_groups"]), len(one.param_groups)
+    if saved != built:
+        raise ValueError(
+            f"{kind_of(one)} had {saved} parameter groups when it was saved, and has {built} here; make all groups before "
+            "prepare(), with a learning rate of 0 until they train"
+        )
 
 
 def _unkept(one: Stateful, why: str) -> TypeError:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from operator import attrgetter
 
 from headway.train.data.ledger import Ledger
+from headway.train.gradients.trainable import refuse_unequal_sets
 from headway.train.membership.peers import NoPeers, Peers, Pending
 
 ACCUMULATE = "use max_local_batch (batch.max_local) to accumulate"
@@ -30,7 +31,8 @@ class Statement:
     the last step without waits for peers. `square` is the squared norm of its last gradient before the
     all-reduce, weighted by its samples. `squared_mean` is that of the mean gradient. `noise_every` is the interval in
     steps that it proposes for measurements of the noise. 0 means unknown. `efficiency` is the statistical efficiency
-    of the step; that of rank 0 counts. `stepped` is whether the optimizer stepped in the last step.
+    of the step; that of rank 0 counts. `stepped` is whether the optimizer stepped in the last step. `trainable` is the digest
+    of the parameters that train.
     """
 
     request: int = BoundaryRequest.CONTINUE
@@ -44,6 +46,7 @@ class Statement:
     noise_every: int = 0
     efficiency: float = 1.0
     stepped: int = 0
+    trainable: int = 0
 
     @property
     def ledger(self) -> Ledger:
@@ -61,8 +64,8 @@ class Statement:
 
 
 _fields_of = attrgetter(*(one.name for one in fields(Statement)))  # `astuple` copies deeply, at every step
-_STATEMENT = struct.Struct("<5q3dqdq")
-_NUMBERS = struct.Struct("<11q")
+_STATEMENT = struct.Struct("<5q3dqd2q")
+_NUMBERS = struct.Struct("<12q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +113,47 @@ class Boundary:
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
+        self._held: Statement | None = None
         self._pending: Pending | NoPeers | None = None
         self._step_before = False  # whether the ranks have taken their last step together
 
-    def begin(self, statement: Statement) -> None:
-        """Send this rank's statement at the start of a step.
+    def begin(self, statement: Statement, *, held: bool = False) -> None:
+        """Make this rank's statement at the start of a step. If `held`, it is sent with the digest of `tell`.
 
         Raises:
             PeersLost: a peer is gone.
         """
+        self._send()
         if self._pending is not None:  # the script left the previous step without ending it
             self._pending.wait()
-        self._pending = self._peers.begin_gather(statement.to_numbers())
+        self._held = statement
+        if not held:
+            self._send()
+
+    def tell(self, digest: int) -> None:
+        """Send the statement that is held, with the digest of the parameters that train.
+
+        Raises:
+            PeersLost: a peer is gone.
+        """
+        if self._held is not None:
+            self._held = replace(self._held, trainable=digest)
+            self._send()
+
+    def told(self) -> list[int]:
+        """Wait for the statements of the present step, and return their digests, by rank; 0 for one without.
+
+        Raises:
+            PeersLost: a peer is gone.
+        """
+        if self._pending is None:
+            return []
+        return [Statement.from_numbers(numbers).trainable for numbers in self._pending.wait()]
+
+    def _send(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._pending = self._peers.begin_gather(held.to_numbers())
 
     def agree(self, samples: int) -> Agreement:
         """Return the agreement at the end of a step of `samples` samples over all ranks, or of no step (0).
@@ -129,11 +161,13 @@ class Boundary:
         Raises:
             PeersLost: a peer is gone.
             RuntimeError: peers are in another step, so their gradients cannot be combined; or some have taken an
-                optimizer step after the last one, and others have not.
+                optimizer step after the last one, and others have not; or other parameters train on some ranks.
         """
+        self._send()  # if the script has called no model
         assert self._pending is not None, "begin() comes first"
         pending, self._pending = self._pending, None
         agreement = Agreement(tuple(map(Statement.from_numbers, pending.wait())))
+        refuse_unequal_sets([one.trainable for one in agreement.statements])
         if (taken := agreement.ledger.count) != samples:
             raise RuntimeError(
                 f"the ranks are not in the same step: together they took {taken} samples, but the step of this rank has {samples}; "

@@ -13,7 +13,6 @@ last micro-batch / global batch). In a partial step, the samples of the ranks th
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -33,18 +32,13 @@ from headway.train.gradients.device import DeviceMeter
 from headway.train.gradients.module import ElasticModule
 from headway.train.gradients.partial import PartialBackward
 from headway.train.gradients.probe import NoiseProbe
+from headway.train.gradients.reduction import after_backward, data_parallel, send_buffers
 from headway.train.gradients.stages import PipelinePlace
+from headway.train.gradients.trainable import TrainableExchange, TrainableSet
 from headway.train.gradients.unused import NOTHING, UnusedParameters, refuse_misuse
 from headway.train.host.output import warn
 from headway.train.membership.meeting import PeersLost
 from headway.train.membership.peers import Peers
-
-_NO_SYNC: dict[str, bool] = {
-    # `ElasticModule` sends the buffers instead, because it survives a lost peer.
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    else "broadcast_buffers": False
-}
 
 
 class Gradients:
@@ -82,7 +76,9 @@ class Gradients:
         """Progress of training, which learning-rate schedules follow."""
         self.model = ElasticModule(model)
         self._device = device
-        self._parameters: list[nn.Parameter] = []
+        self.trainable = TrainableSet(model)
+        """Parameters of the model that train."""
+        self._untold = False
         self._buffers: list[torch.Tensor] = []
         self._shards = False
         self._samples = 0
@@ -91,6 +87,7 @@ class Gradients:
         self._weight = 1.0
         self._fresh = False
         self._peers: Peers | None = None
+        self._exchange: TrainableExchange | None = None
         self._groups = 1
         self._ddp: DistributedDataParallel | None = None
         self._hooks: list[Any] = []
@@ -104,7 +101,7 @@ class Gradients:
         """Train this model from now on. Call it without peers."""
         self.detach()
         self.model.module = model
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.trainable = TrainableSet(model)
         self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
         sharded_before, self._shards = self._shards, is_sharded(dict(model.named_parameters()))
         if self._min_depth is not None and self._shards and not sharded_before:
@@ -112,9 +109,13 @@ class Gradients:
                 "elastic.partial_backprop has no effect: the model is sharded, and ranks compute all gradients"
             )
 
-    def replicate(self, peers: Peers, groups: int) -> None:
-        """Average with these peers from now on, of which so many groups of ranks have different samples."""
+    def replicate(self, peers: Peers, groups: int, exchange: TrainableExchange | None = None) -> None:
+        """Average with these peers from now on, of which so many groups of ranks have different samples.
+
+        They agree in `exchange` on the parameters that train.
+        """
         self.detach()
+        self._exchange = exchange
         if self._shards:
             self._peers, self._groups = peers, groups
             self.model.set_forward(self._forward_sharded)
@@ -123,34 +124,38 @@ class Gradients:
             self._weight_without_peers()
             return
         self._peers = peers
+        self.trainable.follow()
+        self._reduce(peers)
+        self.model.set_forward(self._forward)
+
+    def _reduce(self, peers: Peers) -> None:
+        """Make the reduction of the parameters that train now. It communicates with no peer."""
+        self._end_reduction()
+        if not self._parameters:
+            return  # DDP refuses a model without trainable parameters
         try:
-            self._ddp = DistributedDataParallel(
-                self.model.module,
-                device_ids=[self._device.index] if self._device.type == "cuda" else None,
-                init_sync=False,
-                gradient_as_bucket_view=True,  # avoids a copy of each gradient into its bucket and back
-                **_NO_SYNC,  # type: ignore[arg-type]
-            )
+            self._ddp = data_parallel(self.model.module, self._device, self._weighted_sum)
         except GROUP_ERRORS as error:
             self._lose(error)
             return  # the next boundary finds the loss, too
-        # torch reads the hook's annotations, and accepts none or its own class, but not the class's name.
-        self._ddp.register_comm_hook(None, lambda _state, bucket: self._weighted_sum(bucket))
         self._unused = UnusedParameters(self._parameters)
         if self._min_depth is not None:
             self._partial = PartialBackward(self.model.module, self._min_depth, peers)
-        self.model.set_forward(self._forward)
+            self._partial.begin(None)
 
-    def detach(self) -> None:
-        """Average without peers until `replicate`, and discard the present gradient."""
-        self.model.set_forward(None)
+    def _end_reduction(self) -> None:
         if self._partial is not None:
             self._partial.close()
         if self._unused is not None:
             self._unused.close()
-        self._ddp = self._peers = self._partial = self._unused = None  # removes its hooks from the parameters
-        while self._hooks:
-            self._hooks.pop().remove()
+        self._ddp = self._partial = self._unused = None  # removes DDP's hooks from the parameters
+
+    def detach(self) -> None:
+        """Average without peers until `replicate`, and discard the present gradient."""
+        self.model.set_forward(None)
+        self._end_reduction()
+        self._peers = None
+        self._unhook()
         self.drop()
 
     def take_depths(self) -> tuple[float, ...] | None:
@@ -184,7 +189,9 @@ class Gradients:
         self._samples = samples
         self._done += samples
         self._weight = samples / global_batch if last else 1.0
-        self.accumulating = not last
+        self.accumulating, self._untold = not last, last
+        if self._hooks:
+            self._follow_alone()
         if self._partial is not None:
             self._partial.begin(partial)
         if self._ddp is not None:
@@ -198,7 +205,7 @@ class Gradients:
     def drop(self) -> None:
         """Discard the gradients of all parameters."""
         self.accumulating = False
-        for parameter in self._parameters:
+        for parameter in self.trainable.all:
             parameter.grad = None
 
     def is_complete(self) -> bool:
@@ -237,6 +244,16 @@ class Gradients:
         return sum(parameter.nbytes for parameter in self._parameters)
 
     @property
+    def exchanges_trainable(self) -> bool:
+        """True if the forward pass of a step tells the peers which parameters train."""
+        return self._peers is not None and not self._shards
+
+    @property
+    def _parameters(self) -> list[nn.Parameter]:
+        """Parameters that train."""
+        return self.trainable.parameters
+
+    @property
     def intact(self) -> bool:
         """True while no lost peer is known."""
         return not self.broken and not (self._peers is not None and self._peers.aborted)
@@ -258,13 +275,24 @@ class Gradients:
         if self._shards:
             return
         self.model.set_forward(self._forward_alone)
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._weigh)  # type: ignore[no-untyped-call]
-            for parameter in self._parameters
-        ]
+        self._follow_alone(anew=True)
+
+    def _follow_alone(self, *, anew: bool = False) -> None:
+        """Weight the gradients of the parameters that train now, without peers."""
+        if self.trainable.follow() or anew:
+            self._unhook()
+            self._hooks = [
+                parameter.register_post_accumulate_grad_hook(self._weigh)  # type: ignore[no-untyped-call]
+                for parameter in self._parameters
+            ]
+
+    def _unhook(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def _forward_alone(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, and show its output to the probe if it is that of the whole step."""
+        self._follow_alone()
         output = self.model.module(*args, **kwargs)
         if self.probe is not None and torch.is_grad_enabled() and self._samples == self._global_batch:
             self.probe.forward(output, self._parameters, self._samples)
@@ -272,11 +300,19 @@ class Gradients:
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run DDP's forward pass after its collectives, whose errors are recorded instead of raised in the script."""
-        assert self._ddp is not None
+        if torch.is_grad_enabled() and self._untold and not self.broken:
+            self._untold = False
+            try:
+                if self.trainable.follow_with_peers(self._exchange) and self._peers is not None:
+                    self._reduce(self._peers)
+            except PeersLost:
+                self.broken = True
+        if self._ddp is None:
+            return self.model.module(*args, **kwargs)
         if torch.is_grad_enabled() and not self.broken:
             try:
                 if self._fresh and self._buffers:
-                    dist._broadcast_coalesced(dist.group.WORLD, self._buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001  # as DDP does
+                    send_buffers(self._buffers)
                 self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
             except GROUP_ERRORS as error:
                 refuse_misuse(error)
@@ -300,7 +336,7 @@ class Gradients:
         return self._unused.await_backward(output)
 
     def _scale(self, factor: float) -> None:
-        for parameter in self._parameters:
+        for parameter in self.trainable.all:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
@@ -319,7 +355,7 @@ class Gradients:
             if self.probe is not None:
                 # DDP queues its callback, which completes the gradient, between these two.
                 done = functools.partial(self.probe.completed, self._parameters)
-                _after_backward(lambda: _after_backward(done))
+                after_backward(lambda: after_backward(done))
         partial = self._partial if self._partial is not None and self._partial.active else None
         source = None
         if partial is not None:
@@ -361,8 +397,3 @@ class Gradients:
         if not is_loss(error):
             raise error
         self.broken = True
-
-
-def _after_backward(act: Callable[[], None]) -> None:
-    """Call `act` when the present backward pass ends."""
-    torch.autograd.Variable._execution_engine.queue_callback(act)  # noqa: SLF001

@@ -17,9 +17,10 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
     """Make `optimizer` skip `step` and `zero_grad` while a global batch is incomplete.
 
     The script calls both for every micro-batch, `zero_grad` before the backward pass or after the step.
-    Therefore gradients are kept from a skipped step until the next step.
+    Therefore gradients are kept from a skipped step until the next step. Groups may bring parameters that the model has got
+    since.
     """
-    step, zero_grad = optimizer.step, optimizer.zero_grad
+    step, zero_grad, add_param_group = optimizer.step, optimizer.zero_grad, optimizer.add_param_group
     skipped_in = 0  # number of the global batch in which a step was skipped, with no step since
 
     @functools.wraps(step)
@@ -49,6 +50,12 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
         if skipped_in != gradients.batch_number:
             zero_grad(set_to_none)
 
+    @functools.wraps(add_param_group)
+    def add_and_list(_self: Optimizer, param_group: dict[str, Any]) -> None:
+        add_param_group(param_group)
+        gradients.trainable.list_again()
+
     # Methods of this object, as in torch's schedulers, because other objects already refer to it.
     optimizer.step = types.MethodType(step_or_skip, optimizer)  # type: ignore[method-assign]
     optimizer.zero_grad = types.MethodType(zero_grad_or_skip, optimizer)  # type: ignore[method-assign]
+    optimizer.add_param_group = types.MethodType(add_and_list, optimizer)  # type: ignore[method-assign]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import time
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,8 +20,18 @@ from headway.train.membership.control import Mailbox
 from headway.train.membership.meeting import PeersLost, Superseded
 from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
+from headway.train.state.likeness import (
+    Description,
+    MemberDiffers,
+    compare,
+    describe_objects,
+    differences,
+    digest_of,
+    groups_of,
+)
 from headway.train.state.sharded import ShardedState, ShardMismatch, ShardsLost
 from headway.train.state.transfer import signature, transfer_state
+from headway.train.streaming import USUAL_COUNTS
 
 STATE_SAVED = "handed over"
 """Name of the marker that leaving ranks set when none of them stays and the state is in storage.
@@ -61,6 +70,16 @@ def choose_source(offers: Sequence[StateOffer]) -> int | None:
     return max(holders, key=lambda rank: (offers[rank].epoch, offers[rank].samples), default=None)
 
 
+def _describe_data(
+    counts: str, signature: int | None, seed: int | None, batching: Batching
+) -> dict[str, str]:
+    return {
+        counts: str(signature),
+        "seed of the data": str(seed),
+        "global batch": str(batching.bounds.global_batch),
+    }
+
+
 class StateSync:
     """State synchronisation of this rank with its peers.
 
@@ -86,33 +105,56 @@ class StateSync:
         self._team = team
         self._saver = saver
         self._mailbox = mailbox
+        self._description = describe_objects(replica.objects)
         self._signature = signature(replica.objects)
+        self._counts = USUAL_COUNTS
 
     def start(self, peers: Peers) -> Place:
         """Start the first members from the newest checkpoint. Ends the process if it cannot be read.
 
         Raises:
-            ValueError: the ranks have made different models.
+            ValueError: the ranks have made different models, or other parameters of them train.
             PeersLost: a peer is gone.
         """
         if self._replica.is_sharded and self._resharder is None:
             self._team.live = False  # a rank that leaves would take its shards with it
-        if len({signature for (signature,) in peers.gather(self._signature)}) > 1:
+        trainable = describe_objects(self._replica.objects, trainable=True)
+        if found := compare(peers, {**trainable, **self._groups}):
             raise ValueError(
-                "the ranks have made different models (other parameters, shapes or types), so they cannot be "
-                "kept equal; make the same model on every rank"
+                f"the ranks have made different models, so they cannot be kept equal ({found}); "
+                "make the same model on every rank"
             )
         place = self._load_together(peers, Place())
         self._protect(peers)
         self.has_state = True
         return place
 
+    def compare_data(
+        self, peers: Peers | None, counts: str, signature: int, seed: int, batching: Batching
+    ) -> None:
+        """Compare the training data of the first members; others have no `peers` yet. `counts` says what `signature` counts.
+
+        Ends the process with a request for a restart if a peer is lost.
+
+        Raises:
+            ValueError: the ranks have different data.
+        """
+        self._counts = counts
+        mine = _describe_data(counts, signature, seed, batching)
+        try:
+            found = compare(peers, mine) if peers is not None else ""
+        except PeersLost as loss:
+            leave_for_retry(f"a peer was lost before the first step: {loss}")
+        if found:
+            raise ValueError(
+                f"the ranks have different data ({found}); give every rank the same data and seed"
+            )
+
     def synchronise(self, peers: Peers, order: Order, place: Place, batching: Batching) -> Place:
         """Synchronise state and plan with all members, and return their common position.
 
-        Ends the process of a new member that has made another model.
-
         Raises:
+            MemberDiffers: this new member has made another model, or has other data.
             PeersLost, Superseded: another membership change is necessary.
         """
         position = place.position
@@ -131,7 +173,7 @@ class StateSync:
             place, source = self._load_together(peers, place), 0
             batching.restore_noise(place.noise)
         else:
-            self._check_signatures(mine, offers, source)
+            self._check_signatures(peers, mine, offers, source, self._describe(place, batching))
             place = self._transfer(peers, order, offers, source, place)
             self._form_group(peers)
         # Ranks at one position may have computed its progress, noise and streams from different messages.
@@ -204,19 +246,38 @@ class StateSync:
         with suppress(PeersLost, Superseded):  # later members find the state in storage
             self._team.leave_marker(STATE_SAVED, repr(time.time() - idle_s), order)
 
-    def _signature_with(self, place: Place, batching: Batching) -> int:
-        """Return a digest of the model, the data and the script's global batch, equal on matching ranks."""
-        parts = (self._signature, place.dataset_samples, place.seed, batching.bounds.global_batch)
-        return zlib.crc32(repr(parts).encode())
+    def _describe(self, place: Place, batching: Batching) -> dict[str, str]:
+        """Return what new members must have in common with those that train."""
+        data = _describe_data(self._counts, place.dataset_samples, place.seed, batching)
+        return {**self._description, **self._groups, **data}
 
-    def _check_signatures(self, mine: StateOffer, offers: Sequence[StateOffer], source: int) -> None:
+    def _signature_with(self, place: Place, batching: Batching) -> int:
+        """Return a digest of the model, the optimizers' groups, the data and the script's global batch, equal on matching ranks."""
+        data = _describe_data(self._counts, place.dataset_samples, place.seed, batching)
+        return digest_of({"model": str(self._signature), **self._groups, **data})
+
+    @property
+    def _groups(self) -> dict[str, str]:
+        return groups_of(self._replica.objects, sizes=self._resharder is None)
+
+    def _check_signatures(
+        self,
+        peers: Peers,
+        mine: StateOffer,
+        offers: Sequence[StateOffer],
+        source: int,
+        description: Description,
+    ) -> None:
+        if all(one.signature == mine.signature for one in offers):
+            return
+        theirs = pickle.loads(peers.bytes_from(source, pickle.dumps(description)))  # noqa: S301  # from a peer of the job
         if mine.signature != offers[source].signature:
-            leave_for_retry(
-                "this process differs from those that train: in its model (names, shapes, types), or in the "
-                "length of its dataset, its seed or its global batch"
+            found = differences(theirs, description, where=("on the ranks that train", "here"))
+            raise MemberDiffers(
+                f"MEMBER_DIFFERS: this process differs from those that train: {found}.",
+                "Make the model and all parameter groups before prepare(), and read the same data on every node.",
             )
-        if any(one.signature != mine.signature for one in offers):
-            raise PeersLost("a new member has another model, or other data")
+        raise PeersLost("a new member has another model, or other data")
 
     def _protect(self, peers: Peers) -> None:
         if self._resharder is not None:

@@ -1,5 +1,6 @@
 """State transfer from one rank to others: to new members, and to ranks that are one step behind.
 
+The state of a model includes which of its parameters train.
 Tensors are sent unchanged and received directly into their memory. Everything else is pickled.
 """
 
@@ -56,7 +57,7 @@ def transfer_state(
         return extra, 0
     if peers.rank == source:
         tensors: list[torch.Tensor] = []
-        contents = _pack((_loose_state(objects), extra), tensors)
+        contents = _pack((_loose_state(objects), _trainable(objects), extra), tensors)
         shapes = [(tuple(one.shape), one.dtype, one.device.type) for one in tensors]
         head = pickle.dumps((contents, shapes))
     else:
@@ -73,7 +74,10 @@ def transfer_state(
     moved = _move([*fixed, *tensors], peers, source, receivers, group)
     if peers.rank == source:
         return extra, moved
-    states, extra = _unpack(contents, tensors)
+    states, trainable, extra = _unpack(contents, tensors)
+    for parameter, trains in zip(_parameters(objects), trainable, strict=True):
+        if parameter.requires_grad != trains:
+            parameter.requires_grad_(trains)
     for one, state in zip(objects, states, strict=True):
         if isinstance(one, nn.Module):
             if state:
@@ -91,6 +95,14 @@ def _fixed_tensors(objects: Iterable[Stateful]) -> list[torch.Tensor]:
         if isinstance(one, nn.Module)
         for tensor in (*one.parameters(), *one.buffers())
     ]
+
+
+def _parameters(objects: Iterable[Stateful]) -> list[nn.Parameter]:
+    return [parameter for one in objects if isinstance(one, nn.Module) for parameter in one.parameters()]
+
+
+def _trainable(objects: Iterable[Stateful]) -> list[bool]:
+    return [parameter.requires_grad for parameter in _parameters(objects)]
 
 
 def _loose_state(objects: Iterable[Stateful]) -> list[Any]:

@@ -55,6 +55,31 @@ def test_other_objects_are_refused() -> None:
     assert "does not fit this Linear" in refused.value.__notes__[0]
 
 
+def test_optimizer_with_fewer_groups_than_saved_is_refused_with_both_numbers() -> None:
+    saved = objects()
+    saved[1].add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    with pytest.raises(ValueError, match="AdamW had 2 parameter groups when it was saved, and has 1 here"):
+        Replica(objects()).take_over(kept(Replica(saved)))
+
+
+@pytest.mark.parametrize("trained", [["weight"], ["bias"], []])
+def test_parameters_that_train_are_those_of_the_saved_model(trained: list[str]) -> None:
+    saved, fresh = objects(), objects()
+    for name, one in saved[0].named_parameters():
+        one.requires_grad_(name in trained)
+    Replica(fresh).take_over(kept(Replica(saved)))
+    assert [name for name, one in fresh[0].named_parameters() if one.requires_grad] == trained
+
+
+def test_checkpoint_of_an_older_library_leaves_what_trains() -> None:
+    fresh = objects()
+    fresh[0].bias.requires_grad_(False)
+    state = kept(Replica(objects()))
+    del state["frozen"]
+    Replica(fresh).take_over(state)
+    assert not fresh[0].bias.requires_grad
+
+
 class Careless:
     """Its state could only be read back by running code."""
 

@@ -87,6 +87,48 @@ def test_gradients_are_complete_before_the_step_so_that_they_can_be_clipped() ->
     assert model.weight.grad.item() == pytest.approx(1.0)
 
 
+class Grown(nn.Module):
+    """A layer whose body a script freezes, and that gets an adapter later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.adapter = nn.Linear(4, 1).double(), nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.adapter(self.body(x))  # type: ignore[no-any-return]
+
+
+def unfreeze(model: Grown, _: torch.optim.Optimizer) -> None:
+    model.body.requires_grad_(True)
+
+
+def add_a_group(model: Grown, optimizer: torch.optim.Optimizer) -> None:
+    model.adapter = nn.Linear(1, 1).double()
+    optimizer.add_param_group({"params": list(model.adapter.parameters())})
+
+
+@pytest.mark.parametrize("change", [unfreeze, add_a_group])
+@pytest.mark.parametrize("submodules", [False, True])
+def test_parameters_that_train_later_have_the_gradient_of_the_whole_batch(
+    change: Callable[[Grown, torch.optim.Optimizer], None], submodules: bool
+) -> None:
+    torch.manual_seed(0)
+    model, x = Grown(), torch.randn(8, 4).double()
+    model.body.weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gradients = Gradients(model, device=CPU)
+    step_once_per_batch(optimizer, gradients)
+    change(model, optimizer)
+    for number in range(4):
+        gradients.begin(2, global_batch=8, first=number == 0, last=number == 3)
+        part = x[2 * number : 2 * number + 2]
+        output = model.adapter(model.body(part)) if submodules else gradients.model(part)
+        output.square().mean().backward()
+    trained = [one for one in model.parameters() if one.requires_grad]
+    expected = torch.autograd.grad(model(x).square().mean(), trained)
+    torch.testing.assert_close([one.grad for one in trained], list(expected))
+
+
 @pytest.mark.parametrize("made", ["before", "after"])
 def test_a_schedule_steps_once_per_batch_and_does_not_complain(made: str) -> None:
     model = nn.Linear(1, 1)
