@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.elastic.harness import SCRIPTS, Job
+from tests.elastic.ranks import ENV_COLLECTIVE
 
 
 @pytest.fixture
@@ -18,6 +20,8 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     def make(script: str | Path, *arguments: object, **env: str) -> Job:
         folder = tmp_path / f"job-{len(jobs)}"
         folder.mkdir()
+        if ENV_COLLECTIVE in os.environ:
+            env.setdefault(ENV_COLLECTIVE, os.environ[ENV_COLLECTIVE])
         jobs.append(Job(folder, SCRIPTS / script, [str(argument) for argument in arguments], env))
         return jobs[-1]
 

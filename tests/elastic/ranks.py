@@ -11,6 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from headway.train.collectives import registry
+from tests.elastic import streamed
+
+ENV_COLLECTIVE = "TEST_COLLECTIVE"
+"""Collective backend of ranks whose script names none."""
+
 PRELOAD = [
     "__main__",
     "torch",
@@ -33,6 +39,8 @@ def be_a_rank(script: str, arguments: Sequence[str], env: Mapping[str, str], log
     os.environ.clear()
     os.environ.update(env)
     torch.set_num_threads(1)
+    registry._BUILT_IN[streamed.NAME] = streamed.Streamed  # as if it were installed
+    registry._BUILT_IN["gloo"] = registry._BUILT_IN[env.get(ENV_COLLECTIVE, "gloo")]
     sys.argv = [script, *arguments]
     # as the interpreter does it
     sys.path[:0] = [os.path.dirname(script), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]  # noqa: PTH120

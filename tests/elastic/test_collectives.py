@@ -20,6 +20,7 @@ from tools.pages import ROOT, blocks
 BACKENDS = [
     "gloo",
     "timed",
+    "streamed",
     pytest.param(
         "nccl",
         marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="THERE IS NO GPU FOR NCCL"),
