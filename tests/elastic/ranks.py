@@ -8,6 +8,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -39,7 +40,9 @@ def be_a_rank(script: str, arguments: Sequence[str], env: Mapping[str, str], log
     os.environ.clear()
     os.environ.update(env)
     torch.set_num_threads(1)
-    registry._BUILT_IN[streamed.NAME] = streamed.Streamed  # as if it were installed
+    # as if they were installed
+    registry._BUILT_IN[streamed.NAME] = streamed.Streamed
+    registry._BUILT_IN[streamed.SILENT] = partial(streamed.Streamed, silent=True)
     registry._BUILT_IN["gloo"] = registry._BUILT_IN[env.get(ENV_COLLECTIVE, "gloo")]
     sys.argv = [script, *arguments]
     # as the interpreter does it

@@ -6,8 +6,8 @@ stand for those of a stream: `wait` of an operation, and that of a future made b
 future is complete at once, as one on a GPU is to a stream for which it names no device.
 
 A communicator connects at its first operation, for which every member must come, also if it is between two of them. A member
-that is gone is not noticed: the operation stands until `abort`, and then raises, or ends like a complete one if
-STREAMED_ABORT=silent, as a GPU's does.
+that is gone is not noticed: the operation stands until `abort`, and then raises. Under the name of `SILENT` it ends like a
+complete one, as the wait of a GPU's stream does.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from headway.train.collectives.backend import Rendezvous
 from headway.train.collectives.groups import CONNECT_TIMEOUT
 
 NAME = "streamed"
+SILENT = "streamed-silent"
 _LONGEST_DELAY_S = 0.004
 _POLL_S = 0.001
 _PART_BYTES = 2**20
@@ -308,11 +309,10 @@ class Streamed:
 
     runs_on_device = True
 
-    def __init__(self) -> None:
-        # Another order of delays on each rank, and the same in each run.
-        dice = random.Random(f"{os.environ.get('STREAMED_SEED', '1')} {os.environ.get('RANK')}")
+    def __init__(self, *, silent: bool = False) -> None:
+        # Other delays on each rank, and the same in each run.
+        dice = random.Random(os.environ.get("RANK"))
         self._stream = Stream(iter(lambda: dice.uniform(0, _LONGEST_DELAY_S), None))
-        silent = os.environ.get("STREAMED_ABORT") == "silent"
 
         def create(options: Any, _none: Any) -> StreamedGroup:
             return StreamedGroup(

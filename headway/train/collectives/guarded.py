@@ -145,12 +145,12 @@ for _name in _COLLECTIVES:
 
 def _register(name: str, group: GuardedGroup) -> None:
     _unregister(name)
-    _distributed_c10d._register_process_group(name, group)  # type: ignore[attr-defined]  # noqa: SLF001  # torch has no other way
+    _distributed_c10d._register_process_group(name, group)  # type: ignore[arg-type]  # noqa: SLF001  # torch has no other way
 
 
 def _unregister(name: str) -> None:
     with contextlib.suppress(RuntimeError):  # it has no such group
-        _distributed_c10d._unregister_process_group(name)  # type: ignore[attr-defined]  # noqa: SLF001  # torch has no other way
+        _distributed_c10d._unregister_process_group(name)  # type: ignore[arg-type]  # noqa: SLF001  # torch has no other way
 
 
 def form_guarded_group(
