@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from headway.selftest.members import shared_gpu_env
+from tests.elastic.streamed import NAME, SILENT
+
+OVER_STREAMS = pytest.mark.parametrize("collective", [pytest.param(None, id="default"), NAME])
+"""Runs a test over the default backend, and over one whose operations end after their calls, as on a device."""
+OVER_SILENT_STREAMS = pytest.mark.parametrize("collective", [pytest.param(None, id="default"), SILENT])
+"""The same, where an aborted operation ends like a complete one."""
 
 
 def device_env(member: str, rank: int) -> dict[str, str]:

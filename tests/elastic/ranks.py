@@ -8,8 +8,15 @@ import runpy
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
+
+from headway.train.collectives import registry
+from tests.elastic import streamed
+
+ENV_COLLECTIVE = "TEST_COLLECTIVE"
+"""Collective backend of ranks whose script names none."""
 
 PRELOAD = [
     "__main__",
@@ -33,6 +40,10 @@ def be_a_rank(script: str, arguments: Sequence[str], env: Mapping[str, str], log
     os.environ.clear()
     os.environ.update(env)
     torch.set_num_threads(1)
+    # as if they were installed
+    registry._BUILT_IN[streamed.NAME] = streamed.Streamed
+    registry._BUILT_IN[streamed.SILENT] = partial(streamed.Streamed, silent=True)
+    registry._BUILT_IN["gloo"] = registry._BUILT_IN[env.get(ENV_COLLECTIVE, "gloo")]
     sys.argv = [script, *arguments]
     # as the interpreter does it
     sys.path[:0] = [os.path.dirname(script), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]  # noqa: PTH120

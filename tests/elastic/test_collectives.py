@@ -14,12 +14,14 @@ import torch
 from headway.contract.runtime import Restored
 from tests.elastic.harness import Generation, Job
 from tests.elastic.live import Live
+from tests.elastic.streamed import NAME, SILENT
 from tests.elastic.test_live import assert_exact
 from tools.pages import ROOT, blocks
 
 BACKENDS = [
     "gloo",
     "timed",
+    NAME,
     pytest.param(
         "nccl",
         marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="THERE IS NO GPU FOR NCCL"),
@@ -91,6 +93,23 @@ def test_leave_aborts_operations_that_do_not_complete_in_time(
     started = ranks(name, "unsettled", 2)
     started.processes[0].join(240)
     assert started.processes[0].exitcode == 0, started.output()
+
+
+@pytest.mark.parametrize("name", BACKENDS[2:])
+def test_leave_completes_operations_that_the_script_does_not_wait_for(
+    ranks: Callable[..., Generation], name: str
+) -> None:
+    ended(ranks(name, "completes", 2), [0, 0])
+
+
+@pytest.mark.parametrize("name", [*BACKENDS[2:], SILENT])
+def test_a_transfer_from_a_dead_peer_on_a_device_stands_until_aborted(
+    ranks: Callable[..., Generation], name: str
+) -> None:
+    started = ranks(name, "stands", 2)
+    for process in started.processes:
+        process.join(240)
+    assert [process.exitcode for process in started.processes] == [0, -signal.SIGKILL], started.output()
 
 
 @pytest.mark.parametrize("name", ["gloo", "timed"])

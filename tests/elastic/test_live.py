@@ -10,6 +10,7 @@ import torch
 
 from headway.contract.orders import Order
 from headway.contract.runtime import Completed, EpochClosed, Left, Restored
+from tests.elastic.devices import OVER_SILENT_STREAMS, OVER_STREAMS
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 from tests.elastic.test_exactness import expected_counts
@@ -44,6 +45,7 @@ def assert_exact(live: Live, *, samples: int = SAMPLES, epochs: int = EPOCHS, ba
     assert {message.samples for message in live.messages(Completed)} == {samples * epochs}
 
 
+@OVER_STREAMS
 def test_grow(counting: Callable[..., Live]) -> None:
     live = counting()
     live.start(1, steps=3)
@@ -59,6 +61,7 @@ def test_grow(counting: Callable[..., Live]) -> None:
     assert not live.messages(Restored)
 
 
+@OVER_STREAMS
 def test_shrink(counting: Callable[..., Live]) -> None:
     live = counting()
     live.start(3, steps=3)
@@ -71,6 +74,7 @@ def test_shrink(counting: Callable[..., Live]) -> None:
     assert live.processes["1.1"].code == 0
 
 
+@OVER_STREAMS
 def test_some_leave_while_others_join(counting: Callable[..., Live]) -> None:
     live = counting()
     live.start(2, steps=3)
@@ -96,6 +100,7 @@ def test_a_whole_move_goes_through_storage(counting: Callable[..., Live]) -> Non
     assert len(live.messages(Left)) == 2
 
 
+@OVER_STREAMS
 @pytest.mark.parametrize("victim", ["1.0", "1.1", "1.2"])
 def test_a_killed_rank_costs_at_most_the_step_in_flight(counting: Callable[..., Live], victim: str) -> None:
     live = counting()
@@ -110,6 +115,7 @@ def test_a_killed_rank_costs_at_most_the_step_in_flight(counting: Callable[..., 
     assert not live.messages(Restored)
 
 
+@OVER_SILENT_STREAMS
 def test_grow_shrink_lose_and_grow_again(counting: Callable[..., Live], tmp_path: Path) -> None:
     live = counting(epochs=6)
     live.start(1, steps=2)

@@ -11,6 +11,7 @@ import pytest
 
 from headway.contract.orders import Order
 from headway.contract.runtime import CannotMeet, Checkpointed, EpochClosed, Restored, Stopped, Switched
+from tests.elastic.devices import OVER_STREAMS
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 from tests.elastic.test_exactness import losses_by_step
@@ -113,6 +114,7 @@ def test_all_that_hold_the_state_die_in_a_switch(counting: Callable[..., Live]) 
     assert_exact(live)
 
 
+@OVER_STREAMS
 def test_a_rank_that_hangs_is_left_behind(counting: Callable[..., Live]) -> None:
     live = held(counting, 3)
     live.signal("1.1", signal.SIGSTOP)
@@ -188,6 +190,7 @@ def test_random_changes_and_losses(counting: Callable[..., Live], seed: int) -> 
     assert not live.messages(Restored)
 
 
+@OVER_STREAMS
 def test_the_losses_are_those_of_an_undisturbed_run(job: Callable[..., Job]) -> None:
     shape = {"samples": 301, "epochs": 3, "batch": 16}
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from headway.contract.runtime import Completed, EpochClosed, Switched
 from headway.train.data.position import order
+from tests.elastic.devices import OVER_STREAMS
 from tests.elastic.harness import SCRIPTS, Job, codes
 from tests.elastic.live import Live
 
@@ -144,6 +145,7 @@ def test_each_layer_has_the_mean_over_the_ranks_that_computed_it(
     assert [audit.exactly_once for audit in audits] == [True] * EPOCHS
 
 
+@OVER_STREAMS
 def test_partial_gradients_differ_from_whole_ones(partial: Callable[..., Job]) -> None:
     """The comparison by hand must be able to fail."""
     trained = partial()

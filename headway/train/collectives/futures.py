@@ -1,4 +1,4 @@
-"""Futures of tensors that collectives fill."""
+"""Promises of tensors that collectives fill."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-
-def future_of(tensor: torch.Tensor) -> torch.futures.Future[Any]:
-    """Return a future on this tensor's device, to whose streams its result is bound."""
-    return torch.futures.Future(devices=[] if tensor.device.type == "cpu" else [tensor.device])
+from headway.train.collectives.devices import Device
 
 
 class Promise:
@@ -20,8 +17,8 @@ class Promise:
     stream wait for the collective's.
     """
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.future = future_of(tensor)
+    def __init__(self, tensor: torch.Tensor, device: Device) -> None:
+        self.future: torch.futures.Future[Any] = device.future_of(tensor)
         self._tensor = tensor
         self._lock = threading.Lock()
         self._fulfilled = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from headway.train.collectives.futures import future_of
+from headway.train.collectives.devices import Device
 from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 
 _BACKEND = "headway_guarded"
@@ -41,13 +43,40 @@ class LossGuard:
     """Record of a lost peer, which the guarded groups of a generation share: after a loss none contacts a peer."""
 
     def __init__(
-        self, on_loss: Callable[[], None], waiting: Callable[[], AbstractContextManager[None]]
+        self,
+        on_loss: Callable[[], None],
+        waiting: Callable[[], AbstractContextManager[None]],
+        device: Device,
     ) -> None:
         self.lost = False
         """True if a collective of one of the groups has failed."""
         self.on_loss = on_loss
+        self.device = device
         self.waiting = waiting
         """Makes a block that counts as a wait for peers."""
+        self._lock = threading.Lock()
+        self._groups: list[GuardedGroup] = []
+
+    def add(self, group: GuardedGroup) -> None:
+        """Add a group of this generation."""
+        self._groups.append(group)
+
+    def keep_names(self) -> None:
+        """Have torch find the groups by their names after an abort, which makes it forget all groups.
+
+        The model's tensors know their group by its name, and the step in progress goes on until its end.
+        """
+        with self._lock:
+            self.lost = True
+            for group in self._groups:
+                _register(group.group_name, group)
+
+    def close(self) -> None:
+        """Have torch forget the groups: those of the next generation have the same names."""
+        with self._lock:
+            for group in self._groups:
+                _unregister(group.group_name)
+            self._groups.clear()
 
 
 class GuardedGroup(dist.ProcessGroup):
@@ -97,7 +126,7 @@ class GuardedGroup(dist.ProcessGroup):
         results = list(_tensors(args[0]))
         for one in results:
             one.zero_()
-        done = future_of(results[0])
+        done = self._guard.device.future_of(results[0])
         done.set_result(results)
         return _distributed_c10d._create_work_from_future(done)  # type: ignore[attr-defined]  # noqa: SLF001  # torch has no other way
 
@@ -114,6 +143,16 @@ for _name in _COLLECTIVES:
         setattr(GuardedGroup, _name, _guarded(_name))
 
 
+def _register(name: str, group: GuardedGroup) -> None:
+    _unregister(name)
+    _distributed_c10d._register_process_group(name, group)  # type: ignore[arg-type]  # noqa: SLF001  # torch has no other way
+
+
+def _unregister(name: str) -> None:
+    with contextlib.suppress(RuntimeError):  # it has no such group
+        _distributed_c10d._unregister_process_group(name)  # type: ignore[arg-type]  # noqa: SLF001  # torch has no other way
+
+
 def form_guarded_group(
     group: dist.ProcessGroup, ranks: Sequence[int], guard: LossGuard
 ) -> GuardedGroup | None:
@@ -125,7 +164,10 @@ def form_guarded_group(
     if not hasattr(dist.Backend, _BACKEND.upper()):
         dist.Backend.register_backend(_BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
     formed = dist.new_group(list(ranks), backend=_BACKEND, pg_options=(group, guard))
-    return formed if isinstance(formed, GuardedGroup) else None
+    if not isinstance(formed, GuardedGroup):
+        return None
+    guard.add(formed)
+    return formed
 
 
 def _create(_options: Any, of: tuple[dist.ProcessGroup, LossGuard]) -> GuardedGroup:

@@ -23,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from headway.train.checkpoint.staging import is_sharded
-from headway.train.collectives.futures import future_of
 from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 from headway.train.gradients.clock import Clock
 from headway.train.gradients.commit import StepCommit
@@ -367,6 +366,7 @@ class Gradients:
             gradient.mul_(self._weight)
         if self.probe is not None:
             self.probe.local(bucket.gradients, bucket.parameters)
+        assert self._peers is not None
         try:
             work: Any = (
                 dist.all_reduce(gradient, async_op=True)
@@ -376,10 +376,9 @@ class Gradients:
             future = work.get_future()
         except GROUP_ERRORS as error:
             self._lose(error)
-            as_it_is = future_of(gradient)
+            as_it_is = self._peers.device.future_of(gradient)
             as_it_is.set_result(gradient)
             return as_it_is
-        assert self._peers is not None
         # A separate future, because gloo sometimes misses a loss, and `abort` must end the wait then.
         result = self._peers.promise(gradient)
         future.add_done_callback(lambda done: result.fulfil(self._take(done, gradient)))

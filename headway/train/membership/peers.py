@@ -21,6 +21,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from headway.contract.orders import Order
 from headway.train.collectives.backend import CollectiveBackend, Rendezvous
+from headway.train.collectives.devices import Device, TorchDevice
 from headway.train.collectives.futures import Promise
 from headway.train.collectives.groups import CONNECT_TIMEOUT, gloo_group, subgroup
 from headway.train.collectives.guarded import LossGuard, form_guarded_group
@@ -96,8 +97,11 @@ class Peers:
         self.aborted = False
         """True if a wait for peers was aborted."""
         self._backend = backend
-        self.waits = Waits()
+        self.device: Device = backend if isinstance(backend, Device) else TorchDevice()
+        """Device of the group's operations."""
+        self.waits = Waits(self.device)
         """Operations that wait for peers."""
+        self._guards: list[LossGuard] = []
         self._stuck = False
         self._timeout = timeout
         self._connections: frozenset[str] = frozenset()
@@ -267,7 +271,8 @@ class Peers:
 
         Their collectives call `on_loss` when a peer is lost, instead of raising an error.
         """
-        guard, mine = LossGuard(on_loss, self.waits.blocking), []
+        guard, mine = LossGuard(on_loss, self.waits.blocking, self.device), []
+        self._guards.append(guard)
         with self._connecting():
             for ranks in itertools.chain.from_iterable(divisions):
                 whole = len(ranks) == self.world_size
@@ -300,8 +305,7 @@ class Peers:
         limit = threading.Timer(limit_s, self.abort)
         limit.start()
         try:
-            if torch.accelerator.is_available():
-                torch.accelerator.synchronize()
+            self.device.synchronize()
             self.gather(0)
         except (PeersLost, *GROUP_ERRORS):  # an aborted operation may also fail on the device
             self.abort()
@@ -315,12 +319,16 @@ class Peers:
             _abandoned.append((dist.group.WORLD, self._control))
         if dist.is_initialized():
             self._backend.leave()
+        while self._guards:
+            self._guards.pop().close()
         self._control = self._store = None
-        self.waits = Waits()  # its operations hold the group
+        self.waits = Waits(self.device)  # its operations hold the group
 
     def abort(self) -> None:
         """End all waits for peers in this process. Any thread may call it."""
         self.aborted = True
         self._backend.abort()
+        for guard in self._guards:
+            guard.keep_names()
         disconnect(self._connections)
         self._stuck = self.waits.fulfil() or self._stuck

@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
+from headway.train.collectives.devices import Device, TorchDevice
 from headway.train.collectives.futures import Promise
 
 
 class Waits:
     """The operations of one generation that wait for peers. Other threads may call `since_s` and `fulfil`."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device | None = None) -> None:
+        self._device = device or TorchDevice()
         self._promises: list[tuple[float, Promise]] = []
         self._gather: tuple[float, Any] | None = None
         self._blocked_s: float | None = None
@@ -23,7 +25,7 @@ class Waits:
     def promise(self, tensor: torch.Tensor) -> Promise:
         """Return a promise for a collective that begins now."""
         self._promises = [one for one in self._promises if not one[1].fulfilled]
-        self._promises.append((time.monotonic(), Promise(tensor)))
+        self._promises.append((time.monotonic(), Promise(tensor, self._device)))
         return self._promises[-1][1]
 
     def gathering(self, work: Any) -> None:

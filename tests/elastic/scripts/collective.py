@@ -1,6 +1,6 @@
 """One rank of the conformance suite of collective backends; started by tests/elastic/test_collectives.py.
 
-    collective.py BACKEND sums|transfers|hangs|loses|settles|unsettled
+    collective.py BACKEND sums|transfers|hangs|loses|stands|settles|completes|unsettled
 
 It ends with an error if the backend does not do what the interface says.
 """
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from headway.contract.orders import Order
+from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 from headway.train.collectives.registry import make_backend
 from headway.train.host.environment import Environment
 from headway.train.membership.meeting import PeersLost
@@ -113,6 +114,38 @@ def loses() -> None:
         sys.exit("the loss was not noticed")
 
 
+def stands() -> None:
+    """Rank 1 dies, which a device does not notice: rank 0 learns of it by an abort."""
+    peers = meet(1, [0, 1])
+    if environment.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Timer(0.5, peers.abort).start()
+    try:
+        peers.device_tensors_from(1, [0], [torch.zeros(1 << 20, device=device)])
+    except PeersLost:
+        assert peers.aborted
+    else:
+        sys.exit("the loss was not noticed")
+    try:
+        summed(1.0)
+    except GROUP_ERRORS as error:
+        if not is_loss(error):
+            raise
+    else:
+        sys.exit("a group that is gone was used")
+
+
+def completes() -> None:
+    """A rank leaves once the operations that it started are complete on every device, without a wait of the script."""
+    peers = meet(1, [0, 1])
+    tensors = [torch.full((1000,), 1.0 + peers.rank, device=device) for _ in range(20)]
+    for one in tensors:
+        dist.all_reduce(one, async_op=True)
+    peers.leave()
+    assert not peers.aborted
+    assert all(one.eq(3.0).all() for one in tensors)
+
+
 def settles() -> None:
     """Rank 0 leaves once the operations of rank 1 are complete on its device too."""
     backend.runs_on_device = True
@@ -149,6 +182,8 @@ def unsettled() -> None:
     "transfers": transfers,
     "hangs": hangs,
     "loses": loses,
+    "stands": stands,
+    "completes": completes,
 }[scenario]()
 sys.stdout.flush()
 os._exit(0)
