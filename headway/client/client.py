@@ -202,7 +202,7 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         return self._post(job_path(job, "pause"), JobView)
 
     def resume(self, job: str | JobView) -> JobView:
-        """Let a paused job compete for slots again."""
+        """Let a job compete for slots again that is paused, or that failed or was cancelled and has a checkpoint."""
         return self._post(job_path(job, "resume"), JobView)
 
     def resize(self, job: str | JobView, slots: int | None, *, force: bool = False) -> JobView:

@@ -270,6 +270,8 @@ def _actions(job: JobView, *, may_control: bool) -> Actions:
     verbs: list[str] = []
     if may_control and not has_ended(job) and job.state is not JobState.CANCELLING:
         verbs = ["resume" if job.state is JobState.PAUSED else "pause", "resize", "prioritize", "cancel"]
+    elif may_control and job.state in {JobState.FAILED, JobState.CANCELLED}:
+        verbs = ["resume"]
     low, high = job.spec.elastic.min, job.spec.elastic.max
     size, priority = job.size or low, job.spec.priority
     return Actions(job.id, job.name, tuple(verbs), low, high, size, job.pinned_size, priority)

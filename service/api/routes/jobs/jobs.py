@@ -43,7 +43,7 @@ from service.usecases.jobs.forecasts import forecast_job
 from service.usecases.jobs.ranks import list_ranks
 from service.usecases.jobs.submit import admit
 from service.usecases.ports.jobs import JobFilter
-from service.usecases.storage.checkpoints import list_checkpoints
+from service.usecases.storage.checkpoints import list_checkpoints, restorable_of
 
 _LAST = 2**63 - 1
 """Largest number that the database knows."""
@@ -162,9 +162,14 @@ async def pause_job(context: Context, job: OwnJob) -> Response:
 
 
 @router.post("/{job}/resume", operation_id="resume_job", **_CONTROL)
-async def resume_job(context: Context, job: OwnJob) -> Response:
-    """Let a paused job continue when there are free slots."""
-    return await _controlled(context, job, control.resume)
+async def resume_job(context: Context, caller: Caller, job: OwnJob) -> Response:
+    """Let a paused job continue when there are free slots.
+
+    A job that failed or was cancelled continues from its newest complete checkpoint, with a fresh retry budget.
+    """
+    root = context.launch.checkpoint_root
+    found = await restorable_of(context.transactions, context.storage, root, job)
+    return await _controlled(context, job, partial(control.resume, by=caller.name, restorable=found))
 
 
 @router.post("/{job}/resize", operation_id="resize_job", **_CONTROL)
