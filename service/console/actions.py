@@ -34,6 +34,7 @@ from service.domain.jobs.restorable import Restorable
 from service.domain.shared.errors import HeadwayServiceError, InvalidField, NotFound
 from service.usecases.jobs import control
 from service.usecases.jobs.forecasts import plan_job
+from service.usecases.jobs.inherit import CheckpointStore
 from service.usecases.jobs.submit import admit
 from service.usecases.nodes.commands import set_schedulable
 from service.usecases.nodes.quarantine import quarantine_slot, release_slot
@@ -76,6 +77,7 @@ async def submit_or_plan(context: Context, visit: Visit) -> Response:
         submitted = await admit(
             context.transactions,
             context.admissions,
+            CheckpointStore(context.storage, context.launch.checkpoint_root),
             spec,
             caller=visit.caller,
             job_id=job_id,

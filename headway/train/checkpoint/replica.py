@@ -37,6 +37,10 @@ def kind_of(one: Stateful) -> str:
     return str(getattr(one, "wrapped_kind", type(one).__qualname__))
 
 
+_INSTEAD = "or submit another job: it starts anew, or with `headway submit FILE --from JOB@CHECKPOINT` from a checkpoint that fits"
+"""Remedy for a checkpoint that does not fit the script."""
+
+
 @dataclass(frozen=True, slots=True)
 class Audit:
     """The audit of an epoch: steps committed `samples` samples, and the ledgers of all ranks count `seen`."""
@@ -158,7 +162,7 @@ class Place:
             raise ValueError(
                 f"the checkpoint is {self.position.samples} samples into an epoch of {self.dataset_samples} "
                 f"samples with seed {self.seed}, but the loader has {dataset_samples} samples and seed {seed}; "
-                "give it the same data, or start again with another checkpoint URI"
+                f"give it the same data and `headway resume` the job, {_INSTEAD}"
             )
         return replace(self, dataset_samples=dataset_samples, seed=seed)
 
@@ -246,7 +250,7 @@ class Replica:
         if len(states) != len(self.objects):
             raise ValueError(
                 f"the checkpoint holds {len(states)} objects, but prepare() was given {len(self.objects)}; "
-                "give it the same objects in the same order, or start again with another checkpoint URI"
+                f"give it the same objects in the same order, {_INSTEAD}"
             )
         for one, its in zip(self.objects, states, strict=True):
             try:
@@ -254,7 +258,7 @@ class Replica:
             except (RuntimeError, ValueError, KeyError) as error:
                 error.add_note(
                     f"The checkpoint does not fit this {kind_of(one)}: the script has changed since it was saved. "
-                    "Change it back, or start again with another checkpoint URI."
+                    f"Change it back, {_INSTEAD}."
                 )
                 raise
         return Place(

@@ -40,6 +40,7 @@ from service.domain.shared.errors import InvalidField
 from service.usecases.jobs import control
 from service.usecases.jobs.explanations import explain_job
 from service.usecases.jobs.forecasts import forecast_job
+from service.usecases.jobs.inherit import CheckpointStore
 from service.usecases.jobs.ranks import list_ranks
 from service.usecases.jobs.submit import admit
 from service.usecases.ports.jobs import JobFilter
@@ -66,6 +67,7 @@ async def submit_job(
     submitted = await admit(
         context.transactions,
         context.admissions,
+        CheckpointStore(context.storage, context.launch.checkpoint_root),
         spec,
         caller=caller,
         job_id=job_id,
