@@ -10,7 +10,7 @@ import yaml
 from headway.contract.views.jobs import JobState
 from tests.e2e.conftest import SCRIPTS, Cluster
 
-EPOCHS, SAMPLES = 3, 96
+EPOCHS, SAMPLES, BATCH = 3, 96, 4
 
 
 @pytest.mark.slow
@@ -42,8 +42,8 @@ def test_failed_job_is_resumed_and_starts_another_from_its_checkpoint(
     started = client.job("other")
     assert started.progress.started_from is not None
     assert (started.progress.started_from.job_id, started.progress.started_from.samples) == (broken.id, saved)
-    (restored,) = [one for one in client.events("other") if one.kind == "restored"]
-    assert (restored.data["samples"], started.progress.lost_samples) == (saved, 0)
+    (first,) = [one for one in client.events("other") if one.kind == "first_step"]
+    assert (first.data["samples"], started.progress.lost_samples) == (saved + BATCH, 0)
 
     assert cluster.headway("resume", "broken").returncode == 0
     resumed = cluster.ended(broken.id)
