@@ -97,6 +97,10 @@ def _arrow(
         return _path(f"M{x1 - _HALF_W} {y1}C150 {y1 + 10},10 330,{x2 - _HALF_W - 4} {y2 + 8}") + _label(
             (208, 452), text
         )
+    if source is _S.FAILED:  # around everything, along the bottom
+        return _path(f"M{x1} {y1 + _HALF_H}V574H{x2}V{y2 + _HALF_H + 4}") + _label((x1 - 180, 568), text)
+    if source is _S.CANCELLED:  # around everything, along the top
+        return _path(f"M{x1 + 30} {y1 - _HALF_H}V12H30V{y2}H{x2 - _HALF_W - 4}") + _label((300, 25), text)
     length = math.hypot(x2 - x1, y2 - y1)
     across = (-(y2 - y1) / length, (x2 - x1) / length)
     aside = 9.0 if (target, source) in set(all_) else 0.0

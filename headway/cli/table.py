@@ -97,8 +97,13 @@ PANELS: dict[str, dict[str, Verb]] = {
         "pause": Verb(
             "jobs.jobs", "Stop a job, which may save a checkpoint, and take its slots until `headway resume`."
         ),
-        "resume": Verb("jobs.jobs", "Continue a paused job, from its checkpoint if it has one."),
-        "cancel": Verb("jobs.jobs", "Cancel a job; it cannot be resumed."),
+        "resume": Verb(
+            "jobs.jobs",
+            "Continue a job that is paused, or that failed or was cancelled, from its checkpoint.",
+        ),
+        "cancel": Verb(
+            "jobs.jobs", "Cancel a job; `headway resume` continues it from its checkpoint, if it has one."
+        ),
     },
     "Nodes": {
         "nodes": Verb("cluster.nodes", "List nodes, and the jobs that hold their slots."),

@@ -150,6 +150,7 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         *,
         workdir: str | Path | None = None,
         base: Path | None = None,
+        from_: str | None = None,
         idempotency_key: str | None = None,
     ) -> JobView:
         """Submit a job, after uploading its working folder if it has one and no `bundle`.
@@ -158,6 +159,7 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
             job: a spec, its fields as a dictionary, or the path of a job file.
             workdir: working folder, in place of the one in `job`.
             base: folder of a relative `workdir`; default: that of the job file, otherwise the current one.
+            from_: another job of the project, or `JOB@CHECKPOINT`, from whose checkpoint the job starts.
             idempotency_key: repeated calls with the same key submit one job.
 
         Raises:
@@ -173,9 +175,15 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         if spec.workdir is not None and spec.bundle is None:
             uploaded = self.upload_bundle((base or Path.cwd()) / spec.workdir)
             spec = spec.model_copy(update={"bundle": uploaded.digest})
+        if from_ is not None:
+            fields = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            spec = jobfile.from_fields(
+                {**fields, "checkpoint": {**fields.get("checkpoint", {}), "from": from_}}
+            )
         key = idempotency_key or str(uuid.uuid4())
         body = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return self._post(api_path("jobs"), JobView, json=body, headers={"Idempotency-Key": key})
+        waits = {} if spec.checkpoint.from_ is None else {"timeout": _UPLOAD_TIMEOUT_S}
+        return self._post(api_path("jobs"), JobView, json=body, headers={"Idempotency-Key": key}, **waits)
 
     def jobs(
         self,
@@ -202,7 +210,7 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         return self._post(job_path(job, "pause"), JobView)
 
     def resume(self, job: str | JobView) -> JobView:
-        """Let a paused job compete for slots again."""
+        """Let a job compete for slots again that is paused, or that failed or was cancelled and has a checkpoint."""
         return self._post(job_path(job, "resume"), JobView)
 
     def resize(self, job: str | JobView, slots: int | None, *, force: bool = False) -> JobView:

@@ -61,6 +61,21 @@ class Resumption(BaseModel):
     resumes: bool
 
 
+class StartedFrom(BaseModel):
+    """The checkpoint of another job that a job started from, at `samples` of that job."""
+
+    job_id: str
+    job: str
+    """Name of the other job."""
+    checkpoint: str
+    samples: Annotated[int, Field(ge=0)]
+
+    @property
+    def text(self) -> str:
+        """The origin as text for users."""
+        return f"checkpoint {self.checkpoint} of {self.job} at {self.samples:,} samples"
+
+
 class SlowRank(BaseModel):
     """A rank that now takes longer per sample than its peers: `times` as long, in `windows` consecutive reports.
 

@@ -34,6 +34,8 @@ from headway.contract.values.text import GivenText
 from headway.contract.values.tracker_names import TrackerName
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+START_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(@\d{8,20}-\d{6,20}-\d{12,20}(-\d{1,20})?)?$"
+"""A job, and optionally one of its checkpoints as `headway checkpoints` names it."""
 DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
 IMAGE_PATTERN = r"^[a-z0-9][a-z0-9._/:-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
 MAX_SLOTS = 4096
@@ -154,11 +156,18 @@ class Batch(SpecPart):
 
 
 class Checkpoint(SpecPart):
-    """Checkpoint settings: `every` is `auto` or a duration, `grace_s` the time to stop before SIGKILL."""
+    """Checkpoint settings: `every` is `auto` or a duration, `grace_s` the time to stop before SIGKILL.
+
+    `from`: start from the newest complete checkpoint of another job of the project, `JOB` by name or id, or from
+    `JOB@CHECKPOINT`.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
 
     every: Literal["auto"] | Annotated[Seconds, Field(ge=0.1, le=7 * 86400)] = "auto"
     keep: Annotated[int, Field(ge=1, le=100)] = 3
     grace_s: Annotated[Seconds, Field(ge=0, le=3600)] = 60.0
+    from_: Annotated[str | None, Field(pattern=START_PATTERN, alias="from")] = None
 
 
 class Launch(StrEnum):

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shutil
+import stat
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from service.domain.shared.errors import NotFound, Unavailable
 from service.usecases.ports.storage import Stored, StoredObjects
 
 _CHUNK = 1000
+_COPIED_BYTES = 8 << 20
 _MISSING = (NotFoundError, FileNotFoundError)
 
 
@@ -54,6 +56,17 @@ class ObjectStorage(StoredObjects):
                 return bytes(await result.bytes_async())
             except _MISSING as error:
                 raise NotFound(f"no object {key} in storage") from error
+
+    async def copy(self, source: str, target: str) -> None:
+        with _errors_as_unavailable():
+            try:
+                if self._local is not None:
+                    # LocalStore would make a hard link, and with it share the owner of the file.
+                    await asyncio.to_thread(_copy_file, self._local, source, target)
+                else:
+                    await obstore.copy_async(self._store, source, target)
+            except _MISSING as error:
+                raise NotFound(f"no object {source} in storage") from error
 
     async def delete(self, key: str) -> None:
         with _errors_as_unavailable(), suppress(*_MISSING):
@@ -124,11 +137,37 @@ def _sorted_files(root: Path, prefix: str, after: str | None) -> list[Stored]:
     found = []
     for key in sorted(key for key in keys if after is None or key > after):
         try:
-            stat = (root / key).stat()
+            facts = (root / key).stat()
         except FileNotFoundError:
             continue  # deleted just now
-        found.append(Stored(key, stat.st_size, datetime.fromtimestamp(stat.st_mtime, UTC)))
+        found.append(Stored(key, facts.st_size, datetime.fromtimestamp(facts.st_mtime, UTC)))
     return found
+
+
+def _copy_file(root: Path, source: str, target: str) -> None:
+    """Copy a file under its final name only when it is complete, as LocalStore writes."""
+    path = root / target
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f"{path.name}#0")
+    with os.fdopen(_open_inside(root, source), "rb") as read, half.open("wb") as written:
+        shutil.copyfileobj(read, written, _COPIED_BYTES)
+    half.replace(path)
+
+
+def _open_inside(root: Path, key: str) -> int:
+    """Open a file that ranks wrote, following no link below the first folder: they could point anywhere."""
+    first, *folders, name = key.split("/")
+    descriptor = os.open(root / first, os.O_RDONLY | os.O_DIRECTORY)
+    for part, flags in [*((one, os.O_DIRECTORY) for one in folders), (name, os.O_NONBLOCK)]:
+        try:
+            inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | flags, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{key} is no file")
+    return descriptor
 
 
 def _subfolders(folder: Path) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
+from functools import partial
 from urllib.parse import quote
 
 import structlog
@@ -29,15 +30,18 @@ from service.console.html.questions import question
 from service.console.pages.submit import EXAMPLE, plan_of, read_job_file
 from service.console.routes import About, Project
 from service.console.visit import PageVisit, Visit
+from service.domain.jobs.restorable import Restorable
 from service.domain.shared.errors import HeadwayServiceError, InvalidField, NotFound
 from service.usecases.jobs import control
 from service.usecases.jobs.forecasts import plan_job
+from service.usecases.jobs.inherit import CheckpointStore
 from service.usecases.jobs.submit import admit
 from service.usecases.nodes.commands import set_schedulable
 from service.usecases.nodes.quarantine import quarantine_slot, release_slot
 from service.usecases.ports.transactions import Transaction
 from service.usecases.rounds.policy_choice import choose_policy
 from service.usecases.simulations.simulations import ask
+from service.usecases.storage.checkpoints import restorable_of
 
 log = structlog.get_logger()
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -73,6 +77,7 @@ async def submit_or_plan(context: Context, visit: Visit) -> Response:
         submitted = await admit(
             context.transactions,
             context.admissions,
+            CheckpointStore(context.storage, context.launch.checkpoint_root),
             spec,
             caller=visit.caller,
             job_id=job_id,
@@ -111,21 +116,31 @@ async def steer_job(
     form = await form_of(visit.request)
     if not form.get(_CONFIRMED):
         return _confirm(visit, verb, name, form, f"/jobs/{known.id}")
+    steer = partial(_steer, verb=verb, form=form)
+    if verb == "resume":
+        root = context.launch.checkpoint_root
+        found = await restorable_of(context.transactions, context.storage, root, known.id)
+        steer = partial(_resume, by=visit.caller.name, restorable=found)
     async with context.transactions.begin() as tx:
-        await _steer(tx, context, known.id, verb, form)
+        await steer(tx, context, known.id)
     return _back(f"/jobs/{known.id}", verb)
 
 
+async def _resume(
+    tx: Transaction, context: ApiContext, job_id: str, *, by: str, restorable: Restorable | None
+) -> None:
+    now = context.now()
+    await control.resume(tx, job_id, by=by, restorable=restorable, launch=context.launch, now=now)
+
+
 async def _steer(
-    tx: Transaction, context: ApiContext, job_id: str, verb: str, form: Mapping[str, str]
+    tx: Transaction, context: ApiContext, job_id: str, *, verb: str, form: Mapping[str, str]
 ) -> None:
     now = context.now()
     if verb == "cancel":
         await control.cancel(tx, job_id, force=bool(form.get("force")), launch=context.launch, now=now)
     elif verb == "pause":
         await control.pause(tx, job_id, launch=context.launch, now=now)
-    elif verb == "resume":
-        await control.resume(tx, job_id, launch=context.launch, now=now)
     elif verb == "prioritize":
         await control.prioritize(tx, job_id, _priority(form), launch=context.launch, now=now)
     else:

@@ -36,6 +36,17 @@ async def test_a_large_object(storage: StoredObjects) -> None:
     assert await storage.get("bundles/large.tar.gz") == data
 
 
+async def test_copy_is_an_object_of_its_own(storage: StoredObjects) -> None:
+    await storage.put("a/1", b"one")
+    await storage.copy("a/1", "b/2")
+    await storage.put("a/1", b"two")
+    await storage.delete("a/1")
+    assert await storage.get("b/2") == b"one"
+    with pytest.raises(NotFound):
+        await storage.copy("a/1", "b/3")
+    assert await keys(storage, "b/") == ["b/2"]
+
+
 async def test_what_is_not_there(storage: StoredObjects) -> None:
     with pytest.raises(NotFound, match="nothing/here"):
         await storage.get("nothing/here")

@@ -72,6 +72,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("metrics", metrics(done) or "none reported"),
         *(() if done.goal_target is None else (("target", target_text(done.goal_target)),)),
         ("checkpoint", _checkpoint(done)),
+        *(() if done.started_from is None else (("started from", done.started_from.text),)),
         ("resumes", _resumes(job)),
         ("epochs", _epochs(done)),
         ("failures", _failures(job)),

@@ -20,6 +20,7 @@ from headway.contract.run_facts import (
     SlotPromise,
     SlowRank,
     Standstill,
+    StartedFrom,
 )
 from headway.contract.spec import MAX_SLOTS, JobSpec
 from headway.contract.values.markets import Market, pool_name
@@ -162,6 +163,8 @@ class JobProgress(WorkProgress):
     """Memory that its ranks last needed; None for other jobs, on hosts, and before it is measured."""
     kind_speeds: dict[str, float] = Field(default_factory=dict)
     """Expected relative speeds by device kind, when the job last got slots of two kinds."""
+    started_from: StartedFrom | None = None
+    """Checkpoint of another job that the job started from; None for others."""
     promise: SlotPromise | None = None
     """Slots that are reserved for the job while it waits; None without any."""
 

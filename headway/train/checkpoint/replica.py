@@ -38,6 +38,10 @@ def kind_of(one: Stateful) -> str:
     return str(getattr(one, "wrapped_kind", type(one).__qualname__))
 
 
+_INSTEAD = "or submit another job: it starts anew, or with `headway submit FILE --from JOB@CHECKPOINT` from a checkpoint that fits"
+"""Remedy for a checkpoint that does not fit the script."""
+
+
 @dataclass(frozen=True, slots=True)
 class Audit:
     """The audit of an epoch: steps committed `samples` samples, and the ledgers of all ranks count `seen`."""
@@ -159,7 +163,7 @@ class Place:
             raise ValueError(
                 f"the checkpoint is {self.position.samples} samples into an epoch of {self.dataset_samples} "
                 f"samples with seed {self.seed}, but the loader has {dataset_samples} samples and seed {seed}; "
-                "give it the same data and resume, or start a new job"
+                f"give it the same data and `headway resume` the job, {_INSTEAD}"
             )
         return replace(self, dataset_samples=dataset_samples, seed=seed)
 
@@ -251,7 +255,7 @@ class Replica:
         if len(states) != len(self.objects):
             raise ValueError(
                 f"the checkpoint holds {len(states)} objects, but prepare() was given {len(self.objects)}; "
-                "give it the same objects in the same order, or start a new job"
+                f"give it the same objects in the same order, {_INSTEAD}"
             )
         for one, its in zip(self.objects, states, strict=True):
             _check_groups(one, its)
@@ -260,7 +264,7 @@ class Replica:
             except (RuntimeError, ValueError, KeyError) as error:
                 error.add_note(
                     f"The checkpoint does not fit this {kind_of(one)}, which differs from the saved one: make it as it was, "
-                    "or start a new job."
+                    f"{_INSTEAD}."
                 )
                 raise
         # Checkpoints of older libraries do not say which parameters train.

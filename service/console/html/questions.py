@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _QUESTIONS: Mapping[str, str] = {
-    "cancel": "Cancel {name}? It saves a last checkpoint if its script supports that, and cannot be resumed.",
+    "cancel": "Cancel {name}? It saves a last checkpoint if its script supports that, and ends.",
     "pause": "Pause {name}? It saves a checkpoint if its script supports that, frees its slots, and waits until it is resumed.",
     "resume": "Resume {name}? It continues as soon as slots are free, from its checkpoint if it has one.",
     "resize": "Change the size of {name}?",

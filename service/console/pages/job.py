@@ -238,7 +238,16 @@ def _facts_before(job: JobView) -> tuple[Fact, ...]:
         Fact("Slots", size_text(job), _kind(job)),
         Fact("Submitted", stamp(job.submitted_at)),
         Fact("Priority", str(job.spec.priority), "of 100"),
+        *_origin(job),
     )
+
+
+def _origin(job: JobView) -> tuple[Fact, ...]:
+    """Return the fact about the checkpoint of another job that a job started from, if it did."""
+    origin = job.progress.started_from
+    if origin is None:
+        return ()
+    return (Fact("Started from", origin.job, f"{origin.checkpoint}, at {number(origin.samples)} samples"),)
 
 
 def _at_most(time_s: float, p90_s: float | None) -> str:
@@ -270,6 +279,8 @@ def _actions(job: JobView, *, may_control: bool) -> Actions:
     verbs: list[str] = []
     if may_control and not has_ended(job) and job.state is not JobState.CANCELLING:
         verbs = ["resume" if job.state is JobState.PAUSED else "pause", "resize", "prioritize", "cancel"]
+    elif may_control and job.state in {JobState.FAILED, JobState.CANCELLED}:
+        verbs = ["resume"]
     low, high = job.spec.elastic.min, job.spec.elastic.max
     size, priority = job.size or low, job.spec.priority
     return Actions(job.id, job.name, tuple(verbs), low, high, size, job.pinned_size, priority)
@@ -313,6 +324,7 @@ def _ledger(job: JobView) -> tuple[Fact, ...]:
             "Samples trained", number(done.samples), f"epoch {done.epoch}" if done.epoch is not None else ""
         ),
         _audit(done),
+        *_origin(job),
         Fact("Repeated samples", number(done.lost_samples), "after failures that restored a checkpoint"),
         Fact("Repeated steps", number(done.lost_steps), "at most one for each loss of ranks"),
         Fact("Last checkpoint", f"at {number(saved)}" if saved is not None else NONE, behind),

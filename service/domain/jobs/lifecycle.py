@@ -7,7 +7,7 @@ A running generation is left in one of three ways:
 - CANCELLING: the job ends, at a request or at its target.
 
 In place, the survivors take the job back to RUNNING. Otherwise none of the three ends before every process of
-the job is gone. A terminal job therefore holds no slots.
+the job is gone. A terminal job therefore holds no slots, and a resumed one starts like a new one.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class JobEvent(StrEnum):
     PAUSE = "pause"
     """The job holds no slots because its user paused it."""
     RESUME = "resume"
+    """A paused job waits for slots again, or one that failed or was cancelled, from its checkpoint."""
     FAIL_RANK = "fail_rank"
     """A rank or a node of the running generation failed; the other ranks are being stopped."""
     GIVE_UP = "give_up"
@@ -97,6 +98,8 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.PAUSED, _E.CANCEL): _S.CANCELLED,
     (_S.CANCELLING, _E.SUCCEED): _S.SUCCEEDED,
     (_S.CANCELLING, _E.VANISH): _S.CANCELLED,
+    (_S.FAILED, _E.RESUME): _S.PENDING,
+    (_S.CANCELLED, _E.RESUME): _S.PENDING,
 }
 """Every legal transition. A pair that is not here is illegal."""
 
@@ -132,7 +135,7 @@ def _refusal(job: Job, event: JobEvent) -> str:
     ended = f"job {job.name} has already ended: it is {job.state}."
     if event is JobEvent.CANCEL:
         return f"{ended} There is nothing to cancel."
-    return f"{ended} To run it again, submit it again."
+    return f"{ended} To run it again, submit it again, or from its checkpoint: headway submit FILE --from {job.name}."
 
 
 def table() -> str:

@@ -12,7 +12,8 @@ from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
 from service.domain.cluster.pools import slots_of
 from service.domain.jobs.first_step import is_before_first_step
 from service.domain.jobs.job import size_of
-from service.domain.jobs.lifecycle import JobEvent, advance
+from service.domain.jobs.lifecycle import JobEvent, advance, allows
+from service.domain.jobs.restorable import Restorable, at_text
 from service.domain.jobs.resumption import stop_text
 from service.domain.life.changes import give_up, halt_switch
 from service.domain.life.commands import StopMode, stop_generation
@@ -20,7 +21,7 @@ from service.domain.life.effects import CallRound
 from service.domain.life.ends import Aftermath, go_on, pause_now
 from service.domain.life.life import Life
 from service.domain.life.starts import vacate
-from service.domain.shared.errors import IllegalTransition, InvalidField
+from service.domain.shared.errors import ChangedMeanwhile, IllegalTransition, InvalidField
 
 _COMPETING = frozenset(JobState) - TERMINAL_STATES - {JobState.PAUSED, JobState.CANCELLING}
 """States of a job that holds slots or waits for some."""
@@ -69,19 +70,61 @@ def pause(life: Life, *, reason: Reason, why: str) -> Life:
     return life.noted("pause_requested", message="pauses once its ranks have stopped")
 
 
-def resume(life: Life) -> Life:
-    """Let a paused job wait for slots again.
+def resume(life: Life, *, by: str, restorable: Restorable | None = None) -> Life:
+    """Let a job wait for slots again that is paused, or that failed or was cancelled and has a checkpoint.
+
+    `by` is the name of the user. `restorable` is the checkpoint of a job that has ended; None: it was not looked for.
 
     Raises:
-        IllegalTransition: the job is ending or has ended.
+        IllegalTransition: the job is ending, has succeeded, or has no complete checkpoint.
+        ChangedMeanwhile: the job has ended since its checkpoint could be looked for.
     """
     job = life.job
+    if job.state in TERMINAL_STATES:
+        return _revive(life, by, restorable)
     if job.state in _COMPETING and not job.pause_requested:
         return life  # the answer to the first request may have been lost
     if job.pause_requested:
         life = life.with_job(replace(job, pause_requested=False))
         return life.noted("pause_withdrawn", message="continues once its ranks have stopped")
     return life.advanced(JobEvent.RESUME, reason=Reason.USER_REQUEST, message="resumed; waits for slots")
+
+
+def _revive(life: Life, by: str, restorable: Restorable | None) -> Life:
+    """Let a job that failed or was cancelled continue from its checkpoint, with a fresh retry budget."""
+    job = life.job
+    if not allows(job.state, JobEvent.RESUME):
+        return life.advanced(JobEvent.RESUME, reason=job.reason, message=job.message)  # raises
+    if job.reason is Reason.BUDGET:
+        raise IllegalTransition(
+            f"job {job.name} is {job.state}: its goal.on_budget ended it for good. To go on with another limit, start a "
+            f"new job from its checkpoint: headway submit FILE --from {job.name}."
+        )
+    if restorable is None:
+        raise ChangedMeanwhile(f"job {job.name} has just ended: it is {job.state}. Repeat the request.")
+    found = restorable.checkpoint
+    if found is None:
+        raise IllegalTransition(
+            f"job {job.name} is {job.state}, and has no complete checkpoint to continue from. {restorable.note} To run it "
+            "again from its beginning, submit it again."
+        )
+    before = {"state": job.state, "reason": job.reason, "message": job.message}
+    job = replace(
+        job,
+        pause_requested=False,
+        infrastructure_failures=0,
+        user_errors=0,
+        failures=(),
+        retry_at=None,
+        samples_at_loss=None,
+        growth_failures=0,
+        grow_after=None,
+    )
+    message = f"resumed by {by} from {at_text(found)}; waits for slots"
+    data = {"by": by, "checkpoint": found.name, "samples": found.samples, "before": before}
+    return life.with_job(job).advanced(
+        JobEvent.RESUME, reason=Reason.USER_REQUEST, message=message, data=data
+    )
 
 
 def resize(life: Life, slots: int | None, *, force: bool = False) -> Life:

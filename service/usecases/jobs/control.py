@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from headway.contract.views.jobs import Reason
+from headway.contract.views.jobs import TERMINAL_STATES, Reason
 from service.domain.jobs.job import Job
+from service.domain.jobs.restorable import Restorable
 from service.domain.life import requests
 from service.domain.life.ends import Aftermath
 from service.domain.life.life import Launch, Life
+from service.domain.shared.errors import InvalidField
+from service.usecases.identity.projects import no_project
+from service.usecases.identity.secrets import check_environment
 from service.usecases.jobs.life import apply, load_aftermath, load_life, load_outline
 from service.usecases.ports.transactions import Transaction
 
@@ -47,10 +51,32 @@ async def pause(
     return (await apply(tx, life.job, requests.pause(life, reason=reason, why=why))).job
 
 
-async def resume(tx: Transaction, job_id: str, *, launch: Launch, now: datetime) -> Job:
-    """Let a paused job wait for slots again."""
+async def resume(
+    tx: Transaction,
+    job_id: str,
+    *,
+    by: str,
+    restorable: Restorable | None = None,
+    launch: Launch,
+    now: datetime,
+) -> Job:
+    """Let a job wait for slots again that is paused, or that failed or was cancelled and has a checkpoint.
+
+    `restorable` is from `restorable_of`, called before this transaction.
+
+    Raises:
+        NameTaken: a live job has the name of the one that had ended.
+        InvalidField: its project or a secret was removed meanwhile.
+        ChangedMeanwhile: the job has just ended.
+    """
     life = await load_outline(tx, await tx.jobs.lock(job_id), launch, now)
-    return (await apply(tx, life.job, requests.resume(life))).job
+    after = requests.resume(life, by=by, restorable=restorable)
+    spec = life.job.spec
+    if life.job.state in TERMINAL_STATES:
+        if not await tx.projects.exists(spec.project):
+            raise InvalidField("project", no_project(spec.project))
+        await check_environment(tx, spec)
+    return (await apply(tx, life.job, after)).job
 
 
 async def resize(

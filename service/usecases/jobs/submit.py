@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 
+from headway.contract.run_facts import StartedFrom
 from headway.contract.spec import JobSpec, Resize
 from headway.contract.spec_warnings import warnings_of
 from headway.contract.values.devices import KNOWN_DEVICE_KINDS
@@ -21,6 +22,7 @@ from service.domain.perf.goal_target import target_of
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
 from service.usecases.identity.secrets import check_environment, credentials_in
 from service.usecases.jobs.deadlines import outlook_at_submit, past_deadline, refusal_of
+from service.usecases.jobs.inherit import CheckpointStore, discard, inherited
 from service.usecases.ports.facts import Accepted, BegunTrace, WakeUp
 from service.usecases.ports.jobs import Submitted
 from service.usecases.ports.transactions import Transaction, Transactions
@@ -29,6 +31,7 @@ from service.usecases.ports.transactions import Transaction, Transactions
 async def admit(
     transactions: Transactions,
     admissions: asyncio.Lock,
+    checkpoints: CheckpointStore,
     spec: JobSpec,
     *,
     caller: Principal,
@@ -41,17 +44,37 @@ async def admit(
     """Submit the job with the outlook on its deadline, as `submit` does, and raise the same errors.
 
     Jobs that are promised slots are admitted one after another. `admissions` is the lock of this process. Of the submits that wait for the lock in the database, only its holder
-    uses connections.
+    uses connections. A checkpoint that the job starts from is copied first.
+
+    Raises:
+        InvalidField: also as `inherited`.
     """
-    store = partial(
-        submit,
-        spec=spec,
-        caller=caller,
-        job_id=job_id,
-        idempotency_key=idempotency_key,
-        now=now,
-        trace=trace,
-    )
+    async with inherited(transactions, checkpoints, spec, caller=caller, job_id=job_id) as origin:
+        store = partial(
+            submit,
+            spec=spec,
+            caller=caller,
+            job_id=job_id,
+            idempotency_key=idempotency_key,
+            now=now,
+            trace=trace,
+            origin=origin,
+        )
+        submitted = await _in_turn(transactions, admissions, spec, store, usd_per_slot_h, now)
+    if origin is not None and not submitted.created:
+        await discard(checkpoints, job_id)
+    return submitted
+
+
+async def _in_turn(
+    transactions: Transactions,
+    admissions: asyncio.Lock,
+    spec: JobSpec,
+    store: Callable[..., Awaitable[Submitted]],
+    usd_per_slot_h: Mapping[str, float],
+    now: datetime,
+) -> Submitted:
+    """Store the job with the outlook on its deadline."""
     outlook_now = partial(outlook_at_submit, transactions, spec, usd_per_slot_h=usd_per_slot_h, now=now)
     if spec.goal.deadline is None or spec.goal.admit != "reject":
         outlook = await outlook_now()
@@ -73,11 +96,12 @@ async def submit(
     now: datetime,
     trace: BegunTrace | None = None,
     outlook: DeadlineOutlook | None = None,
+    origin: StartedFrom | None = None,
 ) -> Submitted:
     """Store the job, or return the one stored before under the same idempotency key and the same spec.
 
     The insert is the last write of its transaction. The job is traced if `trace` is given. `outlook` is that on
-    its deadline.
+    its deadline. `origin` is the checkpoint that was copied for it.
 
     Raises:
         InvalidField: an unknown device or project, a bundle or script that was not uploaded, or a deadline that is over.
@@ -93,17 +117,10 @@ async def submit(
         spec=spec,
         state=JobState.PENDING,
         reason=Reason.SUBMITTED,
-        message="; ".join(
-            [
-                "waits for the next round",
-                *([outlook.message] if outlook is not None else []),
-                *_ignored_settings(spec),
-                *_hints(spec),
-            ]
-        ),
+        message=_first_message(spec, outlook, origin),
         submitted_at=now,
         state_since=now,
-        progress=JobProgress(goal_target=target_of(spec.goal)),
+        progress=_first_progress(spec, origin),
         traceparent=None if trace is None else trace.traceparent,
     )
     digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
@@ -123,6 +140,24 @@ async def submit(
         tx.wake(WakeUp.ROUND)
         tx.tell(Accepted(job, trace))
     return submitted
+
+
+def _first_message(spec: JobSpec, outlook: DeadlineOutlook | None, origin: StartedFrom | None) -> str:
+    """Return the message of a job that waits for its first round."""
+    said = [
+        "waits for the next round",
+        *([f"starts from {origin.text}"] if origin is not None else []),
+        *([outlook.message] if outlook is not None else []),
+        *_ignored_settings(spec),
+        *_hints(spec),
+    ]
+    return "; ".join(said)
+
+
+def _first_progress(spec: JobSpec, origin: StartedFrom | None) -> JobProgress:
+    """Return the progress of a job before its first start: it may have a checkpoint already."""
+    saved = None if origin is None else origin.samples
+    return JobProgress(goal_target=target_of(spec.goal), started_from=origin, checkpoint_samples=saved)
 
 
 def _ignored_settings(spec: JobSpec) -> list[str]:

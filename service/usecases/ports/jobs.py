@@ -96,7 +96,9 @@ class Jobs(Protocol):
         """Return the job, locked until the transaction ends. `job_id` may be a name. Raise NotFound if it does not exist."""
 
     async def save(self, job: Job) -> None:
-        """Store all fields of a locked job that can change, except its priority."""
+        """Store all fields of a locked job that can change, except its priority. Raise NameTaken if it had ended and another
+        live job has its name now.
+        """
 
     async def save_priority(self, job: Job) -> None:
         """Store the priority of a locked job."""

@@ -52,6 +52,9 @@ class StoredObjects(Protocol):
     async def get(self, key: str) -> bytes:
         """Return the bytes of an object. Raise NotFound if it does not exist."""
 
+    async def copy(self, source: str, target: str) -> None:
+        """Copy an object within the storage. Raise NotFound if it does not exist."""
+
     def entries(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Stored]:
         """Yield the objects under `prefix` in key order, after the key `after` if given."""
 

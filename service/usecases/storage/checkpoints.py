@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from headway.contract.manifest import MANIFEST, Manifest, Name
-from headway.contract.views.jobs import CheckpointPage, CheckpointView, JobView
+from headway.contract.views.jobs import TERMINAL_STATES, CheckpointPage, CheckpointView, JobView
+from service.domain.jobs.restorable import Restorable
 from service.domain.shared.errors import InvalidField, NotFound, Unavailable
 from service.usecases.ports.storage import Stored, StoredObjects
+from service.usecases.ports.transactions import Transactions
 
 MOST_OBJECTS: Final = 5_000
 """Maximum number of objects read for a page, and for one checkpoint."""
@@ -85,6 +87,35 @@ async def list_checkpoints(
         uri=uri,
         note=note_of(job, views, uri) if cursor is None else "",
     )
+
+
+async def restorable_of(
+    transactions: Transactions, store: StoredObjects, root: str, job_id: str
+) -> Restorable | None:
+    """Return the newest complete checkpoint of a job that has ended; None for others.
+
+    Raises:
+        Unavailable: as `list_checkpoints`.
+    """
+    async with transactions.begin() as tx:
+        job = await tx.job_queries.job(job_id)
+    return await find_restorable(store, root, job) if job.state in TERMINAL_STATES else None
+
+
+async def find_restorable(store: StoredObjects, root: str, job: JobView) -> Restorable:
+    """Return the newest complete checkpoint of a job that was read before the call.
+
+    Raises:
+        Unavailable: as `list_checkpoints`.
+    """
+    cursor, note = None, ""
+    while True:
+        page = await list_checkpoints(store, root, job, cursor=cursor, limit=_AT_ONCE)
+        found = next((one for one in page.items if one.complete), None)
+        note = note or page.note or "; ".join(f"{one.name}: {one.problem}" for one in page.items)
+        cursor = page.next_cursor
+        if found is not None or cursor is None:
+            return Restorable(found, "" if found is not None else note)
 
 
 async def _page(

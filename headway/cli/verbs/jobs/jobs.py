@@ -133,7 +133,7 @@ def pause(
 def resume(
     context: typer.Context, job: JobName, project: ProjectName = None, output: Output = Format.TABLE
 ) -> None:
-    """Continue a paused job, from its checkpoint if it has one."""
+    """Continue a job that is paused, or that failed or was cancelled, from its checkpoint."""
     with of(context).connect_in(project) as client:
         view = client.resume(job)
     effect = "will continue when it gets slots" if view.state is JobState.PENDING else "is not paused"
@@ -150,7 +150,7 @@ def cancel(
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Cancel a job; it cannot be resumed."""
+    """Cancel a job; `headway resume` continues it from its checkpoint, if it has one."""
     cli = of(context)
     with cli.connect_in(project) as client:
         view = client.cancel(job, force=force)

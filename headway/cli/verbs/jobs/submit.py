@@ -28,6 +28,14 @@ def submit(
             "--wait", help="show the job until it ends; exit 0 succeeded, 100 failed, 103 cancelled"
         ),
     ] = False,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="JOB[@CHECKPOINT]",
+            help="start from a complete checkpoint of another job of the project; default: its newest",
+        ),
+    ] = None,
     set_: Replacements = None,
     project: OwnProject = None,
     output: Output = Format.TABLE,
@@ -37,7 +45,7 @@ def submit(
     spec = job_of(cli, file, set_)
     base = Path.cwd() if str(file) == "-" else file.resolve().parent
     with cli.connect_in(project) as client:
-        job = client.submit(spec, base=base)
+        job = client.submit(spec, base=base, from_=from_)
         too_large = too_large_for(client, spec)
         if too_large:
             cli.warn([f"{job.name} {too_large}"])

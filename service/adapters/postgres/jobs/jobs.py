@@ -190,10 +190,7 @@ class PostgresJobs(StoredHistory, Jobs):
                 return await self._submitted_before(job.spec.project, idempotency_key)
             except NotFound:
                 pass
-        raise NameTaken(
-            f"a live job of project {job.spec.project} is named {job.name} already; choose another name or "
-            f"cancel it with `headway cancel {job.name}`."
-        ) from error
+        raise _name_taken(job) from error
 
     async def _submitted_before(self, project: str, idempotency_key: str | None) -> Submitted:
         for row in await self._session.fetch(_SUBMITTED, project=project, key=idempotency_key):
@@ -223,14 +220,24 @@ class PostgresJobs(StoredHistory, Jobs):
         await self._session.fetch(_SAVE_PRIORITY, id=job.id, priority=job.spec.priority)
 
     async def save(self, job: Job) -> None:
-        await self._session.fetch(
-            _SAVE,
-            **{
-                **values_of(job),
-                "allocation": json.dumps(job.allocation),
-                "target": None if job.target is None else json.dumps(job.target),
-                "switch": None if job.switch is None else _SWITCH.dump_json(job.switch).decode(),
-                "failures": _FAILURES.dump_json(job.failures).decode(),
-                "progress": job.progress.model_dump_json(),
-            },
-        )
+        values = {
+            **values_of(job),
+            "allocation": json.dumps(job.allocation),
+            "target": None if job.target is None else json.dumps(job.target),
+            "switch": None if job.switch is None else _SWITCH.dump_json(job.switch).decode(),
+            "failures": _FAILURES.dump_json(job.failures).decode(),
+            "progress": job.progress.model_dump_json(),
+        }
+        try:
+            await self._session.fetch(_SAVE, **values)
+        except UniqueViolationError as error:  # a job that had ended is resumed
+            if error.constraint_name != "uq_jobs_live_name":
+                raise
+            raise _name_taken(job) from error
+
+
+def _name_taken(job: Job) -> NameTaken:
+    return NameTaken(
+        f"a live job of project {job.spec.project} is named {job.name} already; choose another name or "
+        f"cancel it with `headway cancel {job.name}`."
+    )

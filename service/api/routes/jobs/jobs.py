@@ -40,10 +40,11 @@ from service.domain.shared.errors import InvalidField
 from service.usecases.jobs import control
 from service.usecases.jobs.explanations import explain_job
 from service.usecases.jobs.forecasts import forecast_job
+from service.usecases.jobs.inherit import CheckpointStore
 from service.usecases.jobs.ranks import list_ranks
 from service.usecases.jobs.submit import admit
 from service.usecases.ports.jobs import JobFilter
-from service.usecases.storage.checkpoints import list_checkpoints
+from service.usecases.storage.checkpoints import list_checkpoints, restorable_of
 
 _LAST = 2**63 - 1
 """Largest number that the database knows."""
@@ -66,6 +67,7 @@ async def submit_job(
     submitted = await admit(
         context.transactions,
         context.admissions,
+        CheckpointStore(context.storage, context.launch.checkpoint_root),
         spec,
         caller=caller,
         job_id=job_id,
@@ -162,9 +164,14 @@ async def pause_job(context: Context, job: OwnJob) -> Response:
 
 
 @router.post("/{job}/resume", operation_id="resume_job", **_CONTROL)
-async def resume_job(context: Context, job: OwnJob) -> Response:
-    """Let a paused job continue when there are free slots."""
-    return await _controlled(context, job, control.resume)
+async def resume_job(context: Context, caller: Caller, job: OwnJob) -> Response:
+    """Let a paused job continue when there are free slots.
+
+    A job that failed or was cancelled continues from its newest complete checkpoint, with a fresh retry budget.
+    """
+    root = context.launch.checkpoint_root
+    found = await restorable_of(context.transactions, context.storage, root, job)
+    return await _controlled(context, job, partial(control.resume, by=caller.name, restorable=found))
 
 
 @router.post("/{job}/resize", operation_id="resize_job", **_CONTROL)

@@ -146,7 +146,10 @@ def test_what_nobody_knows_is_said() -> None:
         (JobState.PAUSED, True, ("resume", "resize", "prioritize", "cancel")),
         (JobState.RUNNING, False, ()),
         (JobState.CANCELLING, True, ()),
-        (JobState.FAILED, True, ()),
+        (JobState.FAILED, True, ("resume",)),
+        (JobState.CANCELLED, True, ("resume",)),
+        (JobState.FAILED, False, ()),
+        (JobState.SUCCEEDED, True, ()),
     ],
 )
 def test_only_what_may_be_done_is_offered(state: JobState, may_control: bool, verbs: tuple[str, ...]) -> None:

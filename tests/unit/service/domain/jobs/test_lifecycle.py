@@ -17,7 +17,7 @@ from tests.unit.service.builders import LIVE_STATES, NOW, OCCUPYING_STATES, job_
 from tools.pictures import lifecycle
 
 PAGE = Path(__file__).parents[5] / "docs" / "lifecycle.md"
-ARROWS = 23
+ARROWS = 25
 """One for each pair of states, and one for all states of a box that an event leads from to the same one."""
 CELLS = [(state, event) for state in JobState for event in JobEvent]
 
@@ -34,9 +34,12 @@ def step(state: JobState, event: JobEvent) -> JobState:
     return advance(job_of(state=state), event, reason=Reason.ALLOCATED, message="why", now=NOW).state
 
 
-def test_three_states_are_terminal() -> None:
-    without_exit = set(JobState) - {source for source, _ in TRANSITIONS}
-    assert without_exit == TERMINAL_STATES == {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
+def test_three_states_are_terminal_and_only_resume_leaves_one() -> None:
+    exits = {cell: to for cell, to in TRANSITIONS.items() if cell[0] in TERMINAL_STATES}
+    assert {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED} == TERMINAL_STATES
+    assert exits == dict.fromkeys(
+        [(JobState.FAILED, JobEvent.RESUME), (JobState.CANCELLED, JobEvent.RESUME)], JobState.PENDING
+    )
 
 
 def test_every_state_is_reached_from_the_first() -> None:
@@ -102,7 +105,7 @@ def test_any_history_keeps_the_invariants(events: list[JobEvent]) -> None:
                 advance(job, event, reason=Reason.USER_REQUEST, message="m", now=now)
             continue
         job = advance(job, event, reason=Reason.USER_REQUEST, message=f"m{number}", now=now)
-        assert before.state not in TERMINAL_STATES
+        assert before.state not in TERMINAL_STATES or event is JobEvent.RESUME
         assert (job.finished_at is not None) is (job.state in TERMINAL_STATES)
         assert (job.state_since, job.message, job.reason) == (now, f"m{number}", Reason.USER_REQUEST)
         assert job.submitted_at == before.submitted_at

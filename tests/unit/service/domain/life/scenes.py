@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headway.contract.agents import AnyCommand, OrderCommand, RunCommand, StopCommand
+from headway.contract.manifest import Name
 from headway.contract.runtime import Left, Ready, Switched
+from headway.contract.views.jobs import CheckpointView
 from service.domain.jobs.failures import RankExit
 from service.domain.jobs.job import Allocation, Job
 from service.domain.jobs.membership import Born
@@ -108,6 +110,20 @@ def history(cluster: Cluster) -> list[str]:
 def process_at(cluster: Cluster, node: str, slot: int) -> tuple[str, int, int]:
     """The key of the process on a slot."""
     return next(key for key, one in cluster.processes.items() if (one.node, one.slot) == (node, slot))
+
+
+def checkpoint_at(samples: int) -> CheckpointView:
+    """A complete checkpoint at a position of the first epoch."""
+    return CheckpointView(
+        name=str(Name(1, 0, samples)),
+        generation=1,
+        epoch=0,
+        samples_in_epoch=samples,
+        samples=samples,
+        saved_at=None,
+        size_bytes=1,
+        complete=True,
+    )
 
 
 def exit_of(

@@ -8,12 +8,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
 from service.domain.jobs.job import size_of
+from service.domain.jobs.restorable import Restorable
 from service.domain.life import requests
 from service.domain.life.changes import READY_WITHIN_S, SWITCHED_WITHIN_S
 from service.domain.life.ends import Aftermath
 from service.domain.life.targets import finish_at_target
-from service.domain.shared.errors import IllegalTransition, InvalidField
+from service.domain.shared.errors import ChangedMeanwhile, IllegalTransition, InvalidField
 from tests.unit.service.domain.life.cluster import Cluster, Key
+from tests.unit.service.domain.life.scenes import checkpoint_at
 from tests.unit.service.domain.life.tables import allocation_of
 from tests.unit.service.domain.life.test_targets import at_target
 
@@ -102,14 +104,17 @@ class LivesOfJobs(RuleBasedStateMachine):
                 case "pause":
                     life = requests.pause(life, **asked, why="its user paused it")
                 case "resume":
-                    life = requests.resume(life)
+                    found = data.draw(
+                        st.sampled_from([None, Restorable(None), Restorable(checkpoint_at(100))])
+                    )
+                    life = requests.resume(life, by="alice", restorable=found)
                 case "resize":
                     life = requests.resize(life, data.draw(st.sampled_from([None, 1, 2, 4, 9])))
                 case "prioritize":
                     life = requests.prioritize(life, data.draw(st.integers(0, 9)))
                 case _ if data.draw(st.integers(0, 4)) == 0:
                     life = requests.cancel(life, Aftermath(), force=False, **asked, message="cancelled")
-        except (IllegalTransition, InvalidField):
+        except (ChangedMeanwhile, IllegalTransition, InvalidField):
             return
         self.cluster.store(life)
 

@@ -9,17 +9,20 @@ import pytest
 
 from headway.contract.run_facts import ProgressSource
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
+from service.domain.jobs.restorable import Restorable
+from service.domain.jobs.retries import Failure
 from service.domain.life import requests
 from service.domain.life.effects import CallRound
 from service.domain.life.ends import Aftermath
 from service.domain.life.life import Life
-from service.domain.shared.errors import IllegalTransition, InvalidField
+from service.domain.shared.errors import ChangedMeanwhile, IllegalTransition, InvalidField
 from tests.unit.service.domain.life.cluster import Cluster
 from tests.unit.service.domain.life.scenes import (
     JOB,
     THREE,
     TWO,
     alter,
+    checkpoint_at,
     ended,
     event_of,
     exit_of,
@@ -36,9 +39,11 @@ from tests.unit.service.domain.life.scenes import (
     training,
     waiting,
 )
+from tests.unit.service.domain.life.tables import BEGIN
 
 ASKED = {"reason": Reason.USER_REQUEST}
 ENDED = sorted(TERMINAL_STATES)
+FAILURE = Failure(reason=Reason.USER_ERROR, said="boom", ran_s=1.0, samples=0, checkpoint_samples=None)
 
 
 def cancel(life: Life, *, force: bool = False) -> Life:
@@ -217,7 +222,7 @@ def test_a_job_that_is_cancelled_cannot_pause() -> None:
 
 
 def test_a_paused_job_waits_again() -> None:
-    life = requests.resume(life_of(in_state(JobState.PAUSED)))
+    life = requests.resume(life_of(in_state(JobState.PAUSED)), by="alice")
     assert (life.job.state, life.job.reason, kinds(life)) == (
         JobState.PENDING,
         Reason.USER_REQUEST,
@@ -228,7 +233,7 @@ def test_a_paused_job_waits_again() -> None:
 def test_a_pause_can_be_withdrawn_before_it_happens() -> None:
     cluster = training()
     cluster.store(pause(life_of(cluster)))
-    life = requests.resume(life_of(cluster))
+    life = requests.resume(life_of(cluster), by="alice")
     assert (life.job.state, life.job.pause_requested) == (JobState.RESIZING, False)
     assert kinds(life) == ["pause_withdrawn"]
     cluster.store(life)
@@ -243,13 +248,71 @@ def test_a_pause_can_be_withdrawn_before_it_happens() -> None:
 )
 def test_a_job_that_competes_needs_no_resumption(state: JobState) -> None:
     life = life_of(in_state(state))
-    assert requests.resume(life) is life
+    assert requests.resume(life, by="alice") is life
 
 
-@pytest.mark.parametrize("state", [JobState.CANCELLING, *ENDED])
-def test_a_job_that_ends_cannot_be_resumed(state: JobState) -> None:
+REVIVED = [JobState.FAILED, JobState.CANCELLED]
+
+
+@pytest.mark.parametrize("state", [JobState.CANCELLING, JobState.SUCCEEDED])
+def test_resume_of_a_job_that_ends_well_is_refused(state: JobState) -> None:
     with pytest.raises(IllegalTransition):
-        requests.resume(life_of(in_state(state)))
+        requests.resume(life_of(in_state(state)), by="alice", restorable=Restorable(checkpoint_at(100)))
+
+
+@pytest.mark.parametrize("state", REVIVED)
+def test_resume_of_an_ended_job_queues_it_with_a_fresh_budget(state: JobState) -> None:
+    cluster = waiting()
+    alter(
+        cluster,
+        state=state,
+        reason=Reason.USER_ERROR,
+        finished_at=BEGIN,
+        generation=4,
+        newest_generation=5,
+        attempt=4,
+        pause_requested=True,
+        infrastructure_failures=3,
+        user_errors=2,
+        failures=(FAILURE,),
+        retry_at=BEGIN,
+        growth_failures=2,
+        grow_after=BEGIN,
+        samples_at_loss=7,
+        preemptions=6,
+    )
+    life = requests.resume(life_of(cluster), by="alice", restorable=Restorable(checkpoint_at(1_200)))
+    job = life.job
+    assert (job.state, job.reason, job.finished_at) == (JobState.PENDING, Reason.USER_REQUEST, None)
+    assert (job.infrastructure_failures, job.user_errors, job.failures) == (0, 0, ())
+    assert (job.retry_at, job.growth_failures, job.grow_after, job.samples_at_loss) == (None, 0, None, None)
+    assert (job.pause_requested, job.preemptions, job.attempt) == (False, 6, 4)
+    data = event_of(life, "resume").data
+    assert (data["by"], data["samples"], data["before"]["state"]) == ("alice", 1_200, state)
+    assert "alice" in job.message
+    assert "1,200 samples" in job.message
+    assert isinstance(life.effects[-1], CallRound)
+    cluster.store(life)
+    cluster.start(JOB, TWO)
+    assert (job_of(cluster).state, job_of(cluster).generation) == (JobState.STARTING, 6)
+
+
+@pytest.mark.parametrize("state", REVIVED)
+def test_resume_of_an_ended_job_without_checkpoint_is_refused_with_the_reason(state: JobState) -> None:
+    with pytest.raises(IllegalTransition, match="none was saved"):
+        requests.resume(life_of(in_state(state)), by="alice", restorable=Restorable(None, "none was saved"))
+
+
+def test_resume_of_a_job_that_has_just_ended_asks_for_another_try() -> None:
+    with pytest.raises(ChangedMeanwhile):
+        requests.resume(life_of(in_state(JobState.FAILED)), by="alice")
+
+
+def test_resume_of_a_job_ended_by_its_budget_is_refused() -> None:
+    cluster = in_state(JobState.CANCELLED)
+    alter(cluster, reason=Reason.BUDGET)
+    with pytest.raises(IllegalTransition, match="--from"):
+        requests.resume(life_of(cluster), by="alice", restorable=Restorable(checkpoint_at(100)))
 
 
 # Resize
