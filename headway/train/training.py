@@ -150,7 +150,7 @@ class Training:
             statement = self._statement(mine, order)
             if self.gradients.probe is not None:
                 self.gradients.probe.begin(measures=self._present_batching.measures(self.place.samples))
-            self._at_boundary.begin(statement)
+            self._at_boundary.begin(statement, self.place.position)
         except PeersLost:
             self._change_members(None, lost=True)
             return False

@@ -9,6 +9,7 @@ from enum import IntEnum
 from operator import attrgetter
 
 from headway.train.data.ledger import Ledger
+from headway.train.data.position import Position
 from headway.train.membership.peers import NoPeers, Peers, Pending
 
 ACCUMULATE = "use max_local_batch (batch.max_local) to accumulate"
@@ -111,16 +112,23 @@ class Boundary:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._pending: Pending | NoPeers | None = None
+        self._begun_at: Position | None = None
         self._step_before = False  # whether the ranks have taken their last step together
 
-    def begin(self, statement: Statement) -> None:
-        """Send this rank's statement at the start of a step.
+    def begin(self, statement: Statement, at: Position | None = None) -> None:
+        """Send this rank's statement at the start of a step at this position in the data; None: of no step.
+
+        If the script left the step before it was taken and begins it again, the statement of its first beginning stays.
+        A new member may not have begun it before, for example to look at a batch, and each rank states a step once.
 
         Raises:
             PeersLost: a peer is gone.
         """
         if self._pending is not None:  # the script left the previous step without ending it
+            if at is not None and at == self._begun_at:
+                return
             self._pending.wait()
+        self._begun_at = at
         self._pending = self._peers.begin_gather(statement.to_numbers())
 
     def agree(self, samples: int) -> Agreement:
