@@ -11,6 +11,7 @@ from operator import attrgetter
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
 from headway.train.membership.peers import NoPeers, Peers, Pending
+from headway.train.reported_values import ReportedValues
 
 ACCUMULATE = "use max_local_batch (batch.max_local) to accumulate"
 
@@ -63,7 +64,8 @@ class Statement:
 
 _fields_of = attrgetter(*(one.name for one in fields(Statement)))  # `astuple` copies deeply, at every step
 _STATEMENT = struct.Struct("<5q3dqdq")
-_NUMBERS = struct.Struct("<11q")
+_WIDTH = 11
+_NUMBERS = struct.Struct(f"<{_WIDTH}q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,10 @@ class Boundary:
     An event during a step takes effect at the end of the next one.
     """
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, values: ReportedValues) -> None:
+        """Exchange with these peers; `values` of the script travel with the statements."""
         self._peers = peers
+        self._values = values
         self._pending: Pending | NoPeers | None = None
         self._begun_at: Position | None = None
         self._step_before = False  # whether the ranks have taken their last step together
@@ -129,7 +133,7 @@ class Boundary:
                 return
             self._pending.wait()
         self._begun_at = at
-        self._pending = self._peers.begin_gather(statement.to_numbers())
+        self._pending = self._peers.begin_gather((*statement.to_numbers(), *self._values.numbers()))
 
     def agree(self, samples: int) -> Agreement:
         """Return the agreement at the end of a step of `samples` samples over all ranks, or of no step (0).
@@ -141,7 +145,9 @@ class Boundary:
         """
         assert self._pending is not None, "begin() comes first"
         pending, self._pending = self._pending, None
-        agreement = Agreement(tuple(map(Statement.from_numbers, pending.wait())))
+        everyone = pending.wait()
+        self._values.deliver([numbers[_WIDTH:] for numbers in everyone], self._peers.rank)
+        agreement = Agreement(tuple(Statement.from_numbers(numbers[:_WIDTH]) for numbers in everyone))
         if (taken := agreement.ledger.count) != samples:
             raise RuntimeError(
                 f"the ranks are not in the same step: together they took {taken} samples, but the step of this rank has {samples}; "

@@ -17,6 +17,7 @@ from headway.train.data.boundary import Agreement, Boundary, BoundaryRequest, St
 from headway.train.data.ledger import MODULUS, Ledger
 from headway.train.data.position import Position
 from headway.train.membership.peers import Peers
+from headway.train.reported_values import ReportedValues
 
 reals = st.floats() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, -1.7e308])
 statements = st.builds(
@@ -96,7 +97,7 @@ def test_what_is_agreed_does_not_depend_on_who_says_it(said: list[Statement], pl
 
 
 def alone() -> Boundary:
-    return Boundary(Peers(Gloo(), rank=0, world_size=1))
+    return Boundary(Peers(Gloo(), rank=0, world_size=1), ReportedValues(lambda _: None))
 
 
 @given(statements)
