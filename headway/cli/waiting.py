@@ -82,7 +82,7 @@ def _plain(console: Console) -> Iterator[_Show]:
         key = (job.state, job.size, job.message, done.epoch, tenths)
         if key != last:
             last = key
-            speed = f"{render.rate(done.samples_per_s)} samples/s" if done.samples_per_s else ""
+            speed = f"{render.rate(done.samples_per_s)} {done.unit}/s" if done.samples_per_s else ""
             facts = (
                 job.name,
                 job.state,

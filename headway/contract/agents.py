@@ -133,10 +133,10 @@ class RunCommand(BaseModel):
     checkpoint_every_s: float | None
     checkpoint_keep: int
     grace_s: float
-    launch: Literal["plain", "torchrun"] = "torchrun"
-    """Environment of each rank: that of torchrun, or that of a single process."""
-    progress_regex: str | None = None  # see `contract.spec.ProgressRule`
+    launch: Literal["plain", "torchrun"] = "torchrun"  # the environment of each rank
+    progress_regex: str | None = None  # see `contract.spec.ProgressRule`, as for the next two
     progress_batch: Literal["global", "per-rank"] = "global"
+    progress_total: Annotated[int, Field(ge=1)] | None = None
     hung_after_s: float | None = None
     """Seconds without a step after which ranks are hung, or `hung_factor` median steps if longer; None: no detection."""
     hung_factor: float = 0.0

@@ -191,6 +191,7 @@ class Progress(Envelope):
     `draws`: the samples are random draws without epochs. `shards` counts those of a stream that were read to their end (None:
     other data). `repeated_samples` of `repeated_shards` of them were trained twice after the loss of a rank. `memory` of a sharded
     model on an accelerator: most bytes of rank 0 in a step, its part of the state, bytes of the device, groups of the model.
+    `unit` names what `samples` counts, if that is not samples: `steps`, or `batches` of a rank.
     """
 
     TYPE: ClassVar[str] = "progress"
@@ -222,6 +223,7 @@ class Progress(Envelope):
     repeated_samples: int = 0
     repeated_shards: int = 0
     memory: tuple[int, ...] = ()
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,12 +181,14 @@ class ProgressRule(SpecPart):
     """The rule that reads the progress of a script without the library.
 
     `regex` is searched in every line that rank 0 prints. Its group `step` is the number of the step, `total`
-    the number of the last step, and every other named group that holds a number is a metric. `batch` defines
-    a step of the script: `global` is the same work at every size, `per-rank` a batch of each rank.
+    the number of the last step, and every other named group that holds a number is a metric. With the groups `epoch` and
+    `epochs`, step and total count within an epoch. `batch` defines a step of the script: `global` is the same work at
+    every size, `per-rank` a batch of each rank. `total` is the last step, for a script that does not say it.
     """
 
     regex: Annotated[GivenText, Field(min_length=1, max_length=MOST_PATTERN)] | None = None
     batch: Literal["global", "per-rank"] = "global"
+    total: Annotated[int, Field(ge=1, le=2**53)] | None = None
 
     @field_validator("regex")
     @classmethod

@@ -18,6 +18,7 @@ from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
 from headway.train.membership.standstill import StandstillWatch
 from headway.train.membership.team import Team
+from headway.train.reported_values import ReportedValues
 from headway.train.sharding.template import Parallelize
 from headway.train.state.audit import ReplicaAudit
 from headway.train.state.sync import StateSync
@@ -35,6 +36,7 @@ def assemble_training(
     stop: StopRequest,
     parallelize: Parallelize | None,
     mesh: Sequence[str],
+    values: ReportedValues,
     began_s: float,
 ) -> Training:
     """Return the training of these objects, the model first and its optimizer next. `Run.prepare` describes the errors."""
@@ -65,6 +67,7 @@ def assemble_training(
         saver=saver,
         state_sync=StateSync(replica, team, saver, mailbox, resharder),
         audit=ReplicaAudit.of(replica, saver, wanted=environment.audits, has_agent=has_agent),
+        values=values,
         began_s=began_s,
     )
     if environment.control is not None:

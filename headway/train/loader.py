@@ -18,7 +18,14 @@ from headway.train.training import Training
 
 
 class Loader(BatchSource):
-    """The samples of a dataset in an order that is shuffled anew in each epoch. Made by `Run.loader`."""
+    """The samples of a dataset in an order that is shuffled anew in each epoch. Made by `Run.loader`.
+
+    It has what scripts read of torch's `DataLoader`: its length, `dataset`, `batch_size` and `sampler`, all of them of
+    the whole step rather than of one rank, so that they do not depend on the number of ranks.
+    """
+
+    drop_last = False
+    """The last step of an epoch takes the rest of its samples."""
 
     def __init__(
         self,
@@ -39,9 +46,12 @@ class Loader(BatchSource):
             signature=self.dataset_samples,
             epoch_samples=self.dataset_samples,
         )
-        self._dataset: Any = dataset  # torch takes a sequence, too, but its annotation does not say so
-        self._num_workers = num_workers
-        self._collate_fn = collate_fn
+        self.dataset: Any = dataset  # torch takes a sequence, too, but its annotation does not say so
+        """The dataset that `Run.loader` got."""
+        self.sampler = EpochSampler(self.dataset_samples)
+        """A stand-in for the sampler of a `DataLoader`."""
+        self.num_workers = num_workers
+        self.collate_fn = collate_fn
         self._indices: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._fetched: DataLoader[Any] | None = None
 
@@ -53,17 +63,30 @@ class Loader(BatchSource):
         """
         return -(-self.dataset_samples // self.batching.bounds.global_batch)
 
+    @property
+    def batch_size(self) -> int:
+        """Samples in an optimizer step, all ranks together: at present, or the job's own before the training loop.
+
+        Learning-rate schedules, which scripts make before the loop, count in steps of the job's own batch.
+        """
+        batching = self.batching
+        return batching.bounds.global_batch if self._training is None else batching.split.global_batch
+
+    def __len__(self) -> int:
+        """Return the optimizer steps of an epoch at `batch_size`. With accumulation the loop's body runs more often."""
+        return (self.dataset_samples + self.batch_size - 1) // self.batch_size
+
     def start_epoch(self, epoch: int) -> None:
         """Shuffle the dataset for this epoch."""
         assert self._training is not None
         self._indices = order(self.dataset_samples, seed=self.seed, epoch=epoch)
         self._fetched = DataLoader(
-            self._dataset,
+            self.dataset,
             batch_sampler=_Remaining(self._indices.tolist(), self._training),
-            num_workers=self._num_workers,
+            num_workers=self.num_workers,
             # Workers survive a change of plan, because starting them takes longer than the change.
-            persistent_workers=self._num_workers > 0,
-            collate_fn=self._collate_fn,
+            persistent_workers=self.num_workers > 0,
+            collate_fn=self.collate_fn,
             pin_memory=self._device.type == "cuda",
             # A separate generator: the script's random numbers must not depend on the number of restarts.
             generator=torch.Generator().manual_seed(
@@ -80,6 +103,20 @@ class Loader(BatchSource):
     def ledger_of(self, positions: range) -> Ledger:
         """Return the ledger of the indices at these positions in the epoch's order."""
         return Ledger().add(self._indices[positions.start : positions.stop])
+
+
+class EpochSampler:
+    """The sampler that a script expects in its loader. The run knows the epoch, so nobody has to set it."""
+
+    def __init__(self, dataset_samples: int) -> None:
+        self._dataset_samples = dataset_samples
+
+    def __len__(self) -> int:
+        """Return the samples of an epoch, all ranks together."""
+        return self._dataset_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: `Run.epochs` sets the epoch."""
 
 
 def seed_of(*numbers: int) -> int:

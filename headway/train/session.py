@@ -33,7 +33,7 @@ from headway.train.state.memory import keep_freed_memory, touch
 from headway.train.step_feed import StepFeed
 from headway.train.trackers.sender import TrackedReport
 from headway.train.training import Training
-from headway.train.value_sender import ValueSender
+from headway.train.value_sender import ValueSender, number_of
 
 if TYPE_CHECKING:
     from headway.train.gradients.pipeline import LossFunction, Pipeline
@@ -91,6 +91,7 @@ class Run(RunData):
         stop: StopRequest,
     ) -> None:
         super().__init__(environment, device, team)
+        self._value_sender = ValueSender(mailbox, environment, is_main=lambda: self.is_main)
         self._assemble = partial(
             assemble_training,
             environment=environment,
@@ -98,11 +99,11 @@ class Run(RunData):
             team=team,
             mailbox=mailbox,
             stop=stop,
+            values=self._value_sender.values,
             began_s=time.perf_counter(),
         )
         self._training: Training | None = None
         self._entered = False
-        self._value_sender = ValueSender(mailbox, environment)
 
     @property
     def rank(self) -> int:
@@ -359,14 +360,15 @@ class Run(RunData):
     def report(self, **metrics: Any) -> None:
         """Report values for display: numbers, or tensors of one element.
 
-        Decisions read only `loss` and the metric of `goal.target`, whose value ends the job. Only rank 0's values
-        count. Values that are not finite (NaN, infinity) are left out, with a line on stderr, and so are values that the
-        loss of a peer of a sharded model made wrong. Rank 0 also prints the values, so the log contains them.
+        In the training loop, each value is the mean over the ranks that report it, known and sent one step later. Where only
+        rank 0 reports, it is rank 0's own, as before and after the loop. Decisions read only `loss` and the metric of
+        `goal.target`, whose value ends the job. Values that are not finite (NaN, infinity) are left out, with a line on
+        stderr, and so are values that the loss of a peer of a sharded model made wrong. Rank 0 also prints the values.
 
         Raises:
             TypeError, ValueError: a value is not a number.
         """
-        if not self.is_main or (self._training is not None and self._training.gradients.without_results):
+        if self._training is not None and self._training.gradients.without_results:
             return
         place = self._training.place if self._training is not None else Place()
         report = TrackedReport(
@@ -377,9 +379,9 @@ class Run(RunData):
             generation=self.generation,
             world_size=self.world_size,
             at_s=time.time(),
-            values={name: _number(value) for name, value in metrics.items()},
+            values={name: number_of(value) for name, value in metrics.items()},
         )
-        self._value_sender.send(report)
+        self._value_sender.values.add(report, alone=self.world_size == 1)
 
 
 def _once_per_batch(one: Any, gradients: Gradients) -> Any:
@@ -387,10 +389,6 @@ def _once_per_batch(one: Any, gradients: Gradients) -> Any:
     if isinstance(one, LRScheduler):
         return OncePerBatch(one, gradients)
     return ScalerOncePerBatch(one, gradients) if isinstance(one, torch.amp.GradScaler) else one
-
-
-def _number(value: Any) -> float:
-    return float(value.detach() if isinstance(value, torch.Tensor) else value)
 
 
 def _device(local_rank: int) -> torch.device:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 from headway.contract.orders import Order
 from headway.contract.runtime import Ready
@@ -15,7 +14,7 @@ from headway.train.checkpoint.saving import Saver
 from headway.train.data.batching import Batching
 from headway.train.data.boundary import Agreement, Boundary, BoundaryRequest, Statement
 from headway.train.data.goal import TrainingGoal
-from headway.train.data.ledger import Ledger
+from headway.train.data.ledger import Ledger, LedgerOf
 from headway.train.data.position import Split, Step
 from headway.train.departure import Departure
 from headway.train.gradients.averaging import Gradients
@@ -25,13 +24,11 @@ from headway.train.membership.meeting import PeersLost, Superseded
 from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
 from headway.train.progress import StepProgress
+from headway.train.reported_values import ReportedValues
 from headway.train.reporting import Reporter
 from headway.train.state.audit import ReplicaAudit
 from headway.train.state.sync import StateSync, leave_for_retry
 from headway.train.streaming import Reading
-
-LedgerOf: TypeAlias = Callable[[range], Ledger]
-"""Function that returns the ledger of the samples at a range of positions."""
 
 
 class Training:
@@ -52,15 +49,14 @@ class Training:
         saver: Saver,
         state_sync: StateSync,
         audit: ReplicaAudit,
+        values: ReportedValues,
         began_s: float,
     ) -> None:
         self.place = Place()
         self.plan = self.first_step = 0
         self.evaluates = False
-        self.gradients = gradients
-        self._replica = replica
-        self._team = team
-        self._mailbox = mailbox
+        self.gradients, self.values = gradients, values
+        self._replica, self._team, self._mailbox = replica, team, mailbox
         self._stop = stop
         self._saver = saver
         self._state_sync = state_sync
@@ -105,7 +101,7 @@ class Training:
         Raises:
             ValueError: the ranks have different data, or the checkpoint is from the middle of an epoch of other data.
         """
-        self._reading = reading
+        self._reading, self.values.shared = reading, True
         self._state_sync.compare_data(self._team.peers, reading.counts, signature, seed, batching)
         self.place = reading.follow(self.place.with_data(signature, seed), self._team.names)
         if self._replica.is_sharded:
@@ -151,7 +147,7 @@ class Training:
             statement = self._statement(mine, order)
             if self.gradients.probe is not None:
                 self.gradients.probe.begin(measures=self._present_batching.measures(self.place.samples))
-            self._at_boundary.begin(statement, held=self.gradients.exchanges_trainable)
+            self._at_boundary.begin(statement, self.place.position, held=self.gradients.exchanges_trainable)
         except PeersLost:
             self._change_members(None, lost=True)
             return False
@@ -204,6 +200,7 @@ class Training:
             try:
                 self.place = self._reading.collect(self.peers, self.place)
                 self._audit.at_boundary(self.peers, stepped=self.gradients.stepped, state_is_used=True)
+                self.values.share(self.peers)
                 saved = self._saver.save(self._replica, self.place) if self._saves else True
                 outcomes = self.peers.gather(saved)
                 break
@@ -211,6 +208,7 @@ class Training:
                 self._change_members(None, lost=True)
         if not all(saved for (saved,) in outcomes):
             leave_for_retry("the final checkpoint could not be saved")
+        self.values.shared = False
         self._report()
         self._reporter.completed(self.place, is_main=self._team.rank == 0)
         self._stop.ignore()
@@ -290,6 +288,7 @@ class Training:
         used = agreement.uses_state(self._team.generation)
         try:
             if used:
+                self.values.share(self.peers)
                 self.place = self._reading.collect(self.peers, self.place)
             self._audit.at_boundary(self.peers, stepped=self.gradients.stepped, state_is_used=used)
         except PeersLost:
@@ -319,7 +318,7 @@ class Training:
 
     def _train_with(self, peers: Peers) -> None:
         """Average gradients with these peers, whose state equals this rank's."""
-        self._boundary, self.first_step = Boundary(peers), self.place.first_step
+        self._boundary, self.first_step = Boundary(peers, self.values), self.place.first_step
         self.gradients.replicate(peers, self._team.mesh.data, self._boundary)
         self._reporter.forget()
         self._audit.begin()

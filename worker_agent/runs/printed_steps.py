@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from headway.contract.runtime import Stepped
-from headway.contract.values.patterns import STEP_GROUP, TOTAL_GROUP
+from headway.contract.values.patterns import EPOCH_GROUP, EPOCHS_GROUP, STEP_GROUP, TOTAL_GROUP
 from worker_agent.link.messages import size_bytes
+from worker_agent.runs.epoch_steps import EpochSteps
 from worker_agent.runs.records import Run
 from worker_agent.runs.stacks import add_to_log
 
@@ -39,6 +40,7 @@ class _Reader:
     pattern: Any
     offset: int
     looked_s: float = 0.0
+    epochs: EpochSteps = field(default_factory=EpochSteps)
 
 
 class PrintedSteps:
@@ -65,6 +67,7 @@ class PrintedSteps:
         for line in _lines(run.folder.log(0), reader, final=final):
             stepped = stepped_in(reader.pattern, line, generation=run.command.generation, at_s=now_s)
             if stepped is not None:
+                stepped = _of_whole_training(stepped, reader.epochs)
                 found = [stepped] if run.stepped else [*found[:1], stepped]
         return found
 
@@ -111,6 +114,13 @@ def stepped_in(pattern: Any, line: bytes, *, generation: int, at_s: float) -> St
         total=int(total) if counts and total is not None else None,
         values=values,
     )
+
+
+def _of_whole_training(stepped: Stepped, epochs: EpochSteps) -> Stepped:
+    """Return a printed step with its number since training began."""
+    named = {name: stepped.values.get(name) for name in (EPOCH_GROUP, EPOCHS_GROUP)}
+    step, total = epochs.count(stepped.step, stepped.total, named[EPOCH_GROUP], named[EPOCHS_GROUP])
+    return replace(stepped, step=step, total=total)
 
 
 def _number(text: str | None) -> float | None:

@@ -17,22 +17,26 @@ class Unit:
         samples: size of one step in the unit of progress.
         global_batch: samples in a step of all ranks; 0 if unknown.
         local_batch: samples in a step of one rank; 0 if unknown.
+        name: what is counted; None: samples.
     """
 
     samples: int
     global_batch: int
     local_batch: int
+    name: str | None = None
 
     @classmethod
     def of(cls, command: RunCommand) -> Unit:
         """Return the batch sizes of a run.
 
-        A step is the job file's global batch, or one sample per rank with `per-rank` batches, or one sample.
+        A step is the job file's global batch, or one batch per rank with `per-rank` batches, or one step of unknown size.
         """
         if command.progress_batch == "per-rank":
-            return cls(command.world_size, command.world_size, 1)
-        batch = command.global_batch or 0
-        return cls(batch or 1, batch, batch and max(1, batch // command.world_size))
+            return cls(command.world_size, command.world_size, 1, "batches")
+        batch = command.global_batch
+        if batch is None:
+            return cls(1, 0, 0, "steps")
+        return cls(batch, batch, max(1, batch // command.world_size))
 
 
 class StepMeters:
@@ -58,7 +62,7 @@ class StepMeters:
                 messages.append(
                     FirstStep(rank=0, generation=generation, at_s=at_s, samples=samples, plain=True)
                 )
-            messages.append(self._progress(run.name, stepped, unit))
+            messages.append(self._progress(run, stepped, unit))
         if stepped.values:
             values = stepped.values
             messages.append(
@@ -70,9 +74,10 @@ class StepMeters:
         """Forget the last step of a finished run."""
         self._latest.pop(run.name, None)
 
-    def _progress(self, name: str, stepped: Stepped, unit: Unit) -> Progress:
-        before = self._latest.get(name)
-        self._latest[name] = stepped
+    def _progress(self, run: Run, stepped: Stepped, unit: Unit) -> Progress:
+        before = self._latest.get(run.name)
+        self._latest[run.name] = stepped
+        total = run.command.progress_total or stepped.total
         steps, took_s = 0, 0.0
         if before is not None and stepped.step > before.step and stepped.at_s > before.at_s:
             steps, took_s = stepped.step - before.step, stepped.at_s - before.at_s
@@ -82,11 +87,12 @@ class StepMeters:
             at_s=stepped.at_s,
             epoch=0,
             samples=stepped.step * unit.samples,
-            total_samples=None if stepped.total is None else stepped.total * unit.samples,
+            total_samples=None if total is None else total * unit.samples,
             steps=steps,
             step_s_sum=took_s,
             step_s_squares=took_s * took_s / steps if steps else 0.0,
             global_batch=unit.global_batch,
             local_batch=unit.local_batch,
             accumulation=1,
+            unit=unit.name,
         )

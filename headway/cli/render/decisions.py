@@ -123,7 +123,7 @@ def _outlook(one: Outlook, unit: str) -> str:
     more = "one more dollar an hour" if dollars else f"one more slot of {one.device_kind}"
     speed = f"{one.speedup:.2f} times as fast as now"
     if one.goodput_samples_per_s is not None:
-        speed += f", {rate(one.goodput_samples_per_s)} samples/s"
+        speed += f", goodput {rate(one.goodput_samples_per_s)}/s"
     sentence = f"with {more} it could have {one.slots} {one.device_kind}: {speed}"
     if one.gain is None:
         return sentence
@@ -257,7 +257,7 @@ def forecast_page(forecast: ForecastView) -> RenderableType:
     if forecast.search is not None:
         parts.append(Text(f"search: {search_text(forecast.search)}"))
     if forecast.goal_target is not None:
-        parts.append(Text(f"target: {target_text(forecast.goal_target)}"))
+        parts.append(Text(f"target: {target_text(forecast.goal_target, forecast.work.unit)}"))
     parts += [Text(kept_text(one)) for one in forecast.kept]
     parts.append(Text(_score(forecast.score), style="dim"))
     return Group(*parts)
@@ -281,7 +281,7 @@ def _work(work: Work) -> str:
         return f"its end is unknown: {work.reason}"
     late = work.samples_p90
     at_most = f", with 90 % at most {late:,.0f}" if late is not None and late > 1.005 * work.samples else ""
-    return f"{work.samples:,.0f} samples to go{at_most}: {work.reason}"
+    return f"{work.samples:,.0f} {work.unit} to go{at_most}: {work.reason}"
 
 
 def _highlights(configurations: Sequence[ConfigurationForecast]) -> Iterator[str]:
@@ -304,7 +304,7 @@ def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Tab
             str(one.slots),
             one.device_kind,
             str(one.nodes),
-            f"{one.global_batch:,}" if one.goodput is not None else "-",
+            f"{one.global_batch:,}" if one.goodput is not None and one.global_batch else "-",
             rate(one.goodput),
             "-" if one.goodput is None else f"{rate(one.goodput_low)}-{rate(one.goodput_high)}",
             f"{one.speedup:.2f}",

@@ -70,7 +70,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("speed", _speed(job)),
         ("batch", _batch(done)),
         ("metrics", metrics(done) or "none reported"),
-        *(() if done.goal_target is None else (("target", target_text(done.goal_target)),)),
+        *(() if done.goal_target is None else (("target", target_text(done.goal_target, done.unit)),)),
         ("checkpoint", _checkpoint(done)),
         *(() if done.started_from is None else (("started from", done.started_from.text),)),
         ("resumes", _resumes(job)),
@@ -146,7 +146,7 @@ def progress(done: JobProgress) -> str:
     if done.work_share is not None:
         made = done.position_text or f"{done.work_done:,.0f}/{done.work_total or 0:,.0f}"
         return f"{int(100 * done.work_share)}% {made}"
-    return f"{done.samples:,} samples" if done.samples else "-"
+    return f"{done.samples:,} {done.unit}" if done.samples else "-"
 
 
 def rate(samples_per_s: float | None) -> str:
@@ -204,7 +204,7 @@ def search_text(found: SearchView) -> str:
     return f"{text}{share} (at most {found.bound:.0%})"
 
 
-def target_text(target: TargetProgress) -> str:
+def target_text(target: TargetProgress, unit: str = "samples") -> str:
     """Return the progress of a job to its target, and the work at which it is expected to reach it."""
     sign = {True: " <=", False: " >=", None: ""}[target.falls]
     text = f"{target.metric}{sign} {target.value:.4g}"
@@ -212,10 +212,10 @@ def target_text(target: TargetProgress) -> str:
         return f"{text}; {len(target.recent)} of 3 values reported"
     text += f", now {target.present:.4g}"
     if target.reached_samples is not None:
-        return f"{text}; reached at {target.reached_samples:,} samples"
+        return f"{text}; reached at {target.reached_samples:,} {unit}"
     if target.expected_work is None or target.expected_work_p90 is None:
         return f"{text}; when it will be reached is unknown"
-    return f"{text}; expected at {target.expected_work:,.0f} samples (P90 {target.expected_work_p90:,.0f})"
+    return f"{text}; expected at {target.expected_work:,.0f} {unit} (P90 {target.expected_work_p90:,.0f})"
 
 
 def kept_text(kept: KeptForecast) -> str:
@@ -257,13 +257,15 @@ def facts_grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
 def _speed(job: JobView) -> str:
     if job.progress.samples_per_s is None:
         return "-"
-    speed = f"{rate(job.progress.samples_per_s)} samples/s"
+    speed = f"{rate(job.progress.samples_per_s)} {job.progress.unit}/s"
     return speed if job.state in TERMINAL_STATES else f"{speed}, {eta(job.progress)}"
 
 
 def _batch(done: JobProgress) -> str:
+    if done.unit == "batches":
+        return "a batch of its own for each rank"
     if done.global_batch is None:
-        return "-"
+        return "-" if done.unit == "samples" else "unknown: the script reports steps"
     most = f", may grow to {done.max_global_batch:,}" if done.max_global_batch is not None else ""
     return f"{done.global_batch:,} samples a step{most}"
 

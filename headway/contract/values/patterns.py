@@ -12,6 +12,7 @@ import re
 MOST_PATTERN = 1000
 STEP_GROUP = "step"
 TOTAL_GROUP = "total"
+EPOCH_GROUP, EPOCHS_GROUP = "epoch", "epochs"
 _MOST_GROUPS = 20
 _BY_NUMBER = re.compile(r"\\[1-9]")
 _NOT_IN_RE2 = (

@@ -42,7 +42,8 @@ class WorkSource(StrEnum):
 class ConfigurationForecast(BaseModel):
     """The forecast of one configuration.
 
-    Goodput is progress in samples per second, counted at the batch of the job file. It lies between `low` and
+    Goodput is progress in samples per second, counted at the batch of the job file, or in the job's unit; the batches are 0
+    where the script does not say how large they are. It lies between `low` and
     `high` with a probability of 80 %. Times and costs are those to the job's end. They stay within P90 with a
     probability of 90 %. A value is None if neither the job nor its class was ever measured. Times and costs
     are also None while the remaining work is unknown.
@@ -74,12 +75,13 @@ class ConfigurationForecast(BaseModel):
 
 
 class Work(BaseModel):
-    """The remaining work, in samples; None where it is unknown."""
+    """The remaining work in samples, or in the `unit` of the job; None where it is unknown."""
 
     samples: float | None
     samples_p90: float | None
     source: WorkSource
     reason: str
+    unit: str = "samples"
 
 
 class ScoredPrediction(BaseModel):

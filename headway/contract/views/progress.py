@@ -22,11 +22,17 @@ class LossProgress(BaseModel):
     """
 
 
+UNITS = ("samples", "steps", "batches")
+"""Units in which jobs count their samples: steps or batches of a rank where a script does not say how large they are."""
+
+
 class WorkProgress(BaseModel):
     """Samples, progress and target of a job. Samples are committed samples since the job began."""
 
     epoch: int | None = None
     samples: int = 0
+    unit: str = "samples"
+    """What `samples` and all other work of the job count: one of `UNITS`."""
     total_samples: int | None = None
     progress: float | None = None
     """Training progress in reference samples, those of steps of the job's own batch; None: it equals `samples`."""
@@ -74,6 +80,9 @@ class WorkProgress(BaseModel):
         """
         if self.train_step is not None and self.train_steps is not None:
             return f"step {min(self.train_step, self.train_steps):,} of {self.train_steps:,}"
+        if self.unit in {"steps", "batches"} and self.total_samples:
+            one = {"steps": "step", "batches": "batch"}[self.unit]
+            return f"{one} {self.samples:,} of {self.total_samples:,}"
         if self.progress is None or not self.dataset_samples or self.progress == self.samples:
             return ""
         made, read = (tenths(one / self.dataset_samples) for one in (self.progress, self.samples))

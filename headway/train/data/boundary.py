@@ -9,8 +9,10 @@ from enum import IntEnum
 from operator import attrgetter
 
 from headway.train.data.ledger import Ledger
+from headway.train.data.position import Position
 from headway.train.gradients.trainable import refuse_unequal_sets
 from headway.train.membership.peers import NoPeers, Peers, Pending
+from headway.train.reported_values import ReportedValues
 
 ACCUMULATE = "use max_local_batch (batch.max_local) to accumulate"
 
@@ -65,7 +67,8 @@ class Statement:
 
 _fields_of = attrgetter(*(one.name for one in fields(Statement)))  # `astuple` copies deeply, at every step
 _STATEMENT = struct.Struct("<5q3dqd2q")
-_NUMBERS = struct.Struct("<12q")
+_WIDTH = 12
+_NUMBERS = struct.Struct(f"<{_WIDTH}q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +114,31 @@ class Boundary:
     An event during a step takes effect at the end of the next one.
     """
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, values: ReportedValues) -> None:
+        """Exchange with these peers; `values` of the script travel with the statements."""
         self._peers = peers
+        self._values = values
         self._held: Statement | None = None
         self._pending: Pending | NoPeers | None = None
+        self._begun_at: Position | None = None
         self._step_before = False  # whether the ranks have taken their last step together
 
-    def begin(self, statement: Statement, *, held: bool = False) -> None:
-        """Make this rank's statement at the start of a step. If `held`, it is sent with the digest of `tell`.
+    def begin(self, statement: Statement, at: Position | None = None, *, held: bool = False) -> None:
+        """Make this rank's statement at the start of a step at this position in the data; None: of no step.
+
+        If `held`, it is sent with the digest of `tell`. If the script left the step before it was taken and begins it again,
+        the statement of its first beginning stays: a new member may not have begun it before, for example to look at a
+        batch, and each rank states a step once.
 
         Raises:
             PeersLost: a peer is gone.
         """
+        if at is not None and at == self._begun_at and (self._held is not None or self._pending is not None):
+            return
         self._send()
         if self._pending is not None:  # the script left the previous step without ending it
             self._pending.wait()
+        self._begun_at = at
         self._held = statement
         if not held:
             self._send()
@@ -148,12 +161,12 @@ class Boundary:
         """
         if self._pending is None:
             return []
-        return [Statement.from_numbers(numbers).trainable for numbers in self._pending.wait()]
+        return [Statement.from_numbers(numbers[:_WIDTH]).trainable for numbers in self._pending.wait()]
 
     def _send(self) -> None:
         held, self._held = self._held, None
         if held is not None:
-            self._pending = self._peers.begin_gather(held.to_numbers())
+            self._pending = self._peers.begin_gather((*held.to_numbers(), *self._values.numbers()))
 
     def agree(self, samples: int) -> Agreement:
         """Return the agreement at the end of a step of `samples` samples over all ranks, or of no step (0).
@@ -166,7 +179,9 @@ class Boundary:
         self._send()  # if the script has called no model
         assert self._pending is not None, "begin() comes first"
         pending, self._pending = self._pending, None
-        agreement = Agreement(tuple(map(Statement.from_numbers, pending.wait())))
+        everyone = pending.wait()
+        self._values.deliver([numbers[_WIDTH:] for numbers in everyone], self._peers.rank)
+        agreement = Agreement(tuple(Statement.from_numbers(numbers[:_WIDTH]) for numbers in everyone))
         refuse_unequal_sets([one.trainable for one in agreement.statements])
         if (taken := agreement.ledger.count) != samples:
             raise RuntimeError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,3 +66,7 @@ class Ledger:
 def _six_squares(n: int) -> int:
     """Return six times the sum of the squares of 0..n-1."""
     return (n - 1) * n * (2 * n - 1)
+
+
+LedgerOf: TypeAlias = Callable[[range], Ledger]
+"""Function that returns the ledger of the samples at a range of positions."""

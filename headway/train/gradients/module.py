@@ -11,8 +11,18 @@ from torch import nn
 class ElasticModule(nn.Module):
     """The model as the script trains it, over the present peers.
 
-    Except for the forward pass, every attribute and method is the model's own, including its state.
+    Except for the forward pass, every attribute and method is the model's own, including its state. So is the class that
+    `isinstance` sees, beside this one.
     """
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        """The class of the model."""
+        return (
+            type(self.__dict__["_modules"]["module"])
+            if "module" in self.__dict__.get("_modules", ())
+            else type(self)
+        )
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -37,6 +47,10 @@ class ElasticModule(nn.Module):
         """Load a state into the model itself."""
         return self.module.load_state_dict(state_dict, *args, **kwargs)
 
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        """Return how a copy or a pickle is made; by default pickle would refuse an object of another class."""
+        return _restored, (self.__getstate__(),)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy (`copy`, `pickle`), whose forward pass is the model's own."""
         return {**self.__dict__, "_forwards": []}
@@ -46,3 +60,10 @@ class ElasticModule(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
+
+
+def _restored(state: dict[str, Any]) -> ElasticModule:
+    """Return a copy of a module from its state."""
+    made = ElasticModule.__new__(ElasticModule)
+    made.__setstate__(state)  # type: ignore[no-untyped-call]
+    return made

@@ -224,7 +224,7 @@ def _worker(job: JobView, colours: Mapping[str, int]) -> Worker:
         state=words_of_job(job.state),
         size=plural(job.size, "slot") if job.size else f"wants {_range(job)}",
         message=job.present or job.message,
-        since=duration(None) if done.samples_per_s is None else f"{short(done.samples_per_s)} samples/s",
+        since=duration(None) if done.samples_per_s is None else f"{short(done.samples_per_s)} {done.unit}/s",
         share=done.work_share,
     )
 

@@ -194,7 +194,7 @@ def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
     else:
         ends = Fact("Ends in", NONE, forecast.work.reason if job.size else "it has no slots now")
     spent = Fact("Cost so far", usd(cost.usd) if cost else NONE, _expected(job))
-    total = f"of {short(done.work_total)} samples" if done.work_total else "length not known"
+    total = f"of {short(done.work_total)} {done.unit}" if done.work_total else "length not known"
     return (
         Fact(
             "Progress",
@@ -223,9 +223,9 @@ def _target(job: JobView) -> tuple[Fact, ...]:
         return ()
     sign = {True: "≤ ", False: "≥ ", None: ""}[target.falls]
     if target.reached_samples is not None:
-        note = f"reached at {short(target.reached_samples)} samples"
+        note = f"reached at {short(target.reached_samples)} {job.progress.unit}"
     elif target.expected_work is not None:
-        note = f"expected at {short(target.expected_work)} samples"
+        note = f"expected at {short(target.expected_work)} {job.progress.unit}"
     else:
         note = "its values do not yet show when it is reached"
     present = NONE if target.present is None else f"{target.present:.4g}"
@@ -272,7 +272,9 @@ def _kind(job: JobView) -> str:
 
 def _batch(job: JobView) -> str:
     batch = job.progress.global_batch
-    return f"batch of {batch:,}" if batch else "samples per second"
+    if job.progress.unit != "samples" or not batch:
+        return f"{job.progress.unit} per second"
+    return f"batch of {batch:,}"
 
 
 def _actions(job: JobView, *, may_control: bool) -> Actions:
@@ -321,11 +323,13 @@ def _ledger(job: JobView) -> tuple[Fact, ...]:
     )
     return (
         Fact(
-            "Samples trained", number(done.samples), f"epoch {done.epoch}" if done.epoch is not None else ""
+            f"{done.unit.capitalize()} trained",
+            number(done.samples),
+            f"epoch {done.epoch}" if done.epoch is not None else "",
         ),
         _audit(done),
         *_origin(job),
-        Fact("Repeated samples", number(done.lost_samples), "after failures that restored a checkpoint"),
+        Fact(f"Repeated {done.unit}", number(done.lost_samples), "after failures that restored a checkpoint"),
         Fact("Repeated steps", number(done.lost_steps), "at most one for each loss of ranks"),
         Fact("Last checkpoint", f"at {number(saved)}" if saved is not None else NONE, behind),
         Fact(

@@ -102,7 +102,7 @@ def size_text(job: JobView) -> str:
 def _progress(done: JobProgress) -> str:
     if done.work_share is not None:
         return percent(done.work_share)
-    return f"{short(done.samples)} samples" if done.samples else NONE
+    return f"{short(done.samples)} {done.unit}" if done.samples else NONE
 
 
 def end_of(job: JobView) -> tuple[float, float | None] | None:

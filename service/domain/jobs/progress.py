@@ -21,6 +21,7 @@ from headway.contract.runtime import (
     Switched,
 )
 from headway.contract.views.jobs import JobProgress
+from headway.contract.views.progress import UNITS
 from service.domain.jobs.resumption import resumption
 
 MAX_METRIC_NAMES = 200
@@ -75,6 +76,7 @@ def _reported(progress: JobProgress, message: Progress) -> dict[str, Any]:
         "epoch": None if unnumbered else message.epoch,
         "samples": message.samples,
         "total_samples": message.total_samples,
+        "unit": message.unit if message.unit in UNITS else "samples" if message.global_batch else "steps",
         "samples_per_s": samples / message.step_s_sum
         if samples and message.step_s_sum > 0
         else progress.samples_per_s,

@@ -84,6 +84,7 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
         launch=spec.environment.value,
         progress_regex=spec.progress.regex,
         progress_batch=spec.progress.batch,
+        progress_total=spec.progress.total,
         hung_after_s=None if hung is None else hung.after_s,
         hung_factor=0.0 if hung is None else hung.factor,
         hung_when_still=hung is not None and hung.when_still,

@@ -42,6 +42,7 @@ class Cells:
         counted_effect: Exponent of the efficiency by which ranks count their progress.
         compute_share: Compute of a step relative to that of whole gradients; None: 1.
         reach: Factor of synchronisation across nodes, for the topology level that a configuration crosses; None: 1.
+        sample_work: Work of a sample in the unit of the stored goodput.
     """
 
     model: ThroughputModel
@@ -57,6 +58,7 @@ class Cells:
     counted_effect: FloatArray | float = 1.0
     compute_share: FloatArray | None = None
     reach: FloatArray | None = None
+    sample_work: FloatArray | float = 1.0
 
 
 def split(batch: NumberArray, slots: NumberArray, max_local: FloatArray) -> tuple[FloatArray, FloatArray]:

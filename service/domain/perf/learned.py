@@ -31,7 +31,7 @@ from service.domain.perf.transfer import across_kinds
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 _USUAL_BATCH = 64
-"""Samples of a step where neither the job file nor a measurement gives them. Only ratios of speeds matter then."""
+"""Samples of a step in the models where neither the job file nor a measurement gives them. The job counts in steps then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,10 @@ def learn(
     ]
     bounds = [job.spec.batch.max_local or math.inf for job in jobs]
     noise_scale = np.array(noise, dtype=np.float64)
+    work = [
+        _work_of_sample(job, mine or shared[index])
+        for job, mine, index in zip(jobs, own, of_class, strict=True)
+    ]
     reference_batch = np.array([batch or math.nan for batch in batches], dtype=np.float64)
     effects = measured_effects(jobs, loss_histories, noise_scale, reference_batch)
     fitted = _fitted(own, kinds, _fitted(shared, kinds).of_rows(of_class), related)
@@ -93,6 +97,7 @@ def learn(
             counted_effect=_counted(jobs, effects),
             min_depth=_floats(job.spec.elastic.min_depth for job in jobs),
             reach=fitted.reach,
+            sample_work=np.array(work, dtype=np.float64),
         ),
         measured=np.array([bool(mine) for mine in own], dtype=np.bool_),
         related=related,
@@ -113,6 +118,11 @@ def _counted(jobs: Sequence[Job], effects: FloatArray | None) -> FloatArray:
 def batch_of(measurement: Measurement) -> int:
     """Return the samples of a step in a measurement."""
     return measurement.global_batch or _USUAL_BATCH
+
+
+def rate_of(measurement: Measurement) -> float:
+    """Return the measured speed in samples per second, in the samples of `batch_of`."""
+    return measurement.samples_per_s * batch_of(measurement) / max(measurement.global_batch, 1)
 
 
 def _fitted(
@@ -178,7 +188,7 @@ def _observations(
                     one.nodes,
                     known or max(1.0, batch / one.slots / passes),
                     passes - 1,
-                    whole_step_s(batch / one.samples_per_s, one.sync_s, one.min_depth, one.slots),
+                    whole_step_s(batch / rate_of(one), one.sync_s, one.min_depth, one.slots),
                     math.nan if one.sync_s is None else one.sync_s,
                     one.steps,
                     level_number(one.crossed),
@@ -221,6 +231,19 @@ def _reference(job: Job, known: Sequence[Measurement]) -> int | None:
         return None
     oldest = min(known, key=lambda one: one.generation, default=None)
     return job.spec.batch.global_ or (batch_of(oldest) if oldest is not None else job.progress.global_batch)
+
+
+def _work_of_sample(job: Job, known: Sequence[Measurement]) -> float:
+    """Return the work of a sample in the unit in which the job counts: a job whose batch nobody knows counts steps."""
+    oldest = min(known, key=lambda one: one.generation, default=None)
+    if (
+        oldest is None
+        or oldest.global_batch
+        or job.spec.batch.global_
+        or job.spec.progress.batch == "per-rank"
+    ):
+        return 1.0
+    return 1.0 / batch_of(oldest)
 
 
 def _shares(jobs: Sequence[Job]) -> FloatArray | None:

@@ -55,17 +55,15 @@ class JobModels:
         noise_scale: Gradient noise scale in samples (J,).
         reference_batch: Samples of a step as the user wrote it (J,). If it is unknown, the present batch is used. If that
             is unknown too, a slot processes one sample a step, so the unit is the job's own.
-        global_batch: Samples of a step now (J,).
-        max_global: Upper bound of the global batch (J,). If it is unknown, the batch does not exceed the reference.
+        global_batch, max_global: Samples of a step now, and their upper bound (J,). Unknown: the reference.
         max_local: Samples that a slot can process at once (J, K). If it is unknown, there is no bound.
         adapts: True where the global batch may change (J,).
-        batch_effect: Exponent of efficiency that was observed for larger batches (J,), from `efficiency.batch_effect`.
-            None: the exponent that the gradient noise predicts.
+        batch_effect: Exponent of efficiency observed for larger batches (J,); None: the one that the noise predicts.
         counted_effect: Exponent of efficiency by which ranks count their progress (J,). None: 1.
-        shares: Bounds of a slot's samples in a mixed configuration, relative to an even division (J, 2); 1 and 1 for a
-            job with even local batches, NaN for a job that mixes no kinds. None if no job does.
+        shares: Bounds of a slot's samples in a mixed configuration, relative to an even division (J, 2); NaN: no mixes.
         min_depth: Smallest share of the layers through which ranks back-propagate (J,). Unknown, or None: all layers.
         reach: Factors of synchronisation across topology levels (J, K, LEVELS), from `levels`; None: those of the prior.
+        sample_work: Work of a sample in the unit of goodput (J,), below 1 where the job counts steps. None: 1.
     """
 
     throughput: ThroughputModel
@@ -80,6 +78,7 @@ class JobModels:
     shares: FloatArray | None = None
     min_depth: FloatArray | None = None
     reach: FloatArray | None = None
+    sample_work: FloatArray | None = None
 
     def of_rows(self, rows: IntArray) -> JobModels:
         """Return the knowledge of the jobs `rows`, in that order; a job may come several times."""
@@ -212,6 +211,7 @@ def _store(
 ) -> None:
     """Store goodput (j, c), with the standard deviation of its logarithm, and the plan: global and local batch, passes."""
     factor, runs, batch = np.exp(PERCENTILE_90 * spread), goodput > 0, plan[0]
+    goodput = goodput * cells.sample_work
     table.goodput[at], table.low[at], table.high[at] = goodput, goodput / factor, goodput * factor
     table.efficiency[at] = np.where(runs, efficiency_of(cells, batch), 0.0)
     counted = replace(cells, batch_effect=cells.counted_effect)
@@ -304,6 +304,7 @@ def _cells(
         present=np.where(np.isnan(present), slots, np.clip(present, np.minimum(least, most), most)),
         max_local=known.max_local[rows, kind, None],
         compute_share=_compute_share(known, rows[:, None], slots),
+        sample_work=1.0 if known.sample_work is None else known.sample_work[rows, None],
         reach=reach_at(known.reach, configurations.crosses, rows[:, None], kind, columns),
     )
 

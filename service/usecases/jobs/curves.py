@@ -60,6 +60,7 @@ def _row(
     # Without a measurement of the job or its class, only ratios of speeds are meaningful.
     known = bool(round_.estimates.known[0])
     min_depth = round_.jobs[0].spec.elastic.min_depth
+    has_batch = round_.jobs[0].progress.unit == "samples"
     return ConfigurationForecast(
         device_kind=configurations.kind_name(int(column)),
         slots=int(configurations.slots[column]),
@@ -69,8 +70,8 @@ def _row(
         goodput_high=high if known else None,
         speedup=goodput / one_slot,
         confidence=confidence_of(goodput, high),
-        global_batch=int(table.global_batch[0, column]),
-        local_batch=int(table.local_batch[0, column]),
+        global_batch=int(table.global_batch[0, column]) if has_batch else 0,
+        local_batch=int(table.local_batch[0, column]) if has_batch else 0,
         accumulation=int(table.accumulation[0, column]),
         time_s=_number(expected.time_p50_s[column], known),
         time_p90_s=_number(expected.time_p90_s[column], known),

@@ -44,7 +44,7 @@ async def forecast_job(
         work, configurations = _ENDED, []
     else:
         left = left_of(job, await tx.round_queries.ended_samples(class_of(job.spec)))
-        work = work_of(left, view.progress.position_text)
+        work = work_of(left, view.progress.position_text, view.progress.unit)
         # Building a round is pure computation. It runs in a thread, so that other requests are served
         # meanwhile.
         round_ = await asyncio.to_thread(build_round, alone(snapshot, job))
@@ -141,8 +141,8 @@ def left_of(job: Job, ended_samples: Sequence[float]) -> Remaining:
     return remaining_of([job], {class_of(job.spec): ended_samples})
 
 
-def work_of(left: Remaining, position: str = "") -> Work:
-    """Return the remaining work as the API shows it, with the position in steps or epochs where the job has one."""
+def work_of(left: Remaining, position: str = "", unit: str = "samples") -> Work:
+    """Return the remaining work as the API shows it, with its unit, and the position in steps or epochs where it has one."""
     samples, source = float(left.samples[0]), WorkSource(int(left.source[0]))
     known = math.isfinite(samples)
     return Work(
@@ -150,6 +150,7 @@ def work_of(left: Remaining, position: str = "") -> Work:
         samples_p90=samples * math.exp(Z90 * float(left.spread[0])) if known else None,
         source=SourceView[source.name],
         reason=f"{source.reason}; now at {position}" if position else source.reason,
+        unit=unit,
     )
 
 

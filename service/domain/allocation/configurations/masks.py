@@ -12,7 +12,7 @@ from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.configurations.shapes import offered
 from service.domain.jobs.job import Job, class_of
-from service.domain.perf.learned import batch_of
+from service.domain.perf.learned import batch_of, rate_of
 from service.domain.perf.tables import Observed
 from service.domain.policies.framework.policy import Configurations
 from service.domain.shared.arrays import BoolArray
@@ -93,12 +93,12 @@ def measured_configurations(scope: RoundScope) -> MeasuredConfigurations:
             if configurations.crosses is not None:
                 exact &= configurations.crosses == level_number(measurement.crossed)
             entries += (
-                (row, column, measurement.samples_per_s, batch_of(measurement), measurement.steps)
+                (row, column, rate_of(measurement), batch_of(measurement), measurement.steps)
                 for column in np.flatnonzero(exact).tolist()
             )
         # Measurements of its class reach a job by the models of its kinds, but those of mixes fit no model.
         entries += (
-            (row, column, one.samples_per_s, batch_of(one), one.steps)
+            (row, column, rate_of(one), batch_of(one), one.steps)
             for one in scope.snapshot.class_measurements.get(class_of(job.spec), ())
             if ":" in one.device_kind and one.believable
             for column in np.flatnonzero(

@@ -111,8 +111,9 @@ class _Made:
                 same = columns_of_size(one.device_kind, one.slots, points)
                 same &= (batch == 0) | (batch == batch_of(one))
                 steps[same] += one.steps
-                samples[same] += one.steps * batch_of(one)
-                seconds[same] += one.steps * batch_of(one) / one.samples_per_s
+                made = one.steps * max(one.global_batch, 1)
+                samples[same] += made
+                seconds[same] += made / one.samples_per_s
         return cls(steps, seconds, samples)
 
 

@@ -1,14 +1,18 @@
-"""The seeds of the loader's workers."""
+"""The seeds of the loader's workers, and what scripts read of a `DataLoader`."""
 
 from __future__ import annotations
 
+import io
 import itertools
 
+import pytest
 import torch
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import Dataset
 
 from headway.train.loader import seed_of
-from tests.unit.headway.train.test_session import make_run, prepared
+from tests.unit.headway.train.test_session import ADAPTIVE, make_run, numbers, prepared
 
 
 class Drawn(Dataset[torch.Tensor]):
@@ -40,3 +44,39 @@ def test_seed_of_other_numbers_or_another_order_is_another() -> None:
     assert len(set(seeds)) == len(seeds) == 256
     assert seed_of(-1, 2**80) == seed_of(-1, 2**80)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_loader_read_as_a_dataloader_has_its_dataset_and_sizes() -> None:
+    run, dataset = make_run(), numbers(30)
+    loader = run.loader(dataset, global_batch=4)
+    prepared(run)
+    model = nn.Linear(1, 1)
+    schedule = OneCycleLR(torch.optim.SGD(model.parameters()), 0.1, epochs=2, steps_per_epoch=len(loader))
+    assert schedule.total_steps == 16
+    assert loader.dataset is dataset
+    assert (loader.batch_size, loader.num_workers, loader.drop_last) == (4, 0, False)
+    assert len(loader.sampler) == 30
+    for epoch in run.epochs(2):
+        loader.sampler.set_epoch(epoch)
+        assert len(next(iter(loader))[0]) == 4
+        assert len(list(loader)) == len(loader) == 8
+
+
+def test_loader_shown_by_tqdm_has_the_length_of_the_epoch() -> None:
+    tqdm = pytest.importorskip("tqdm").tqdm
+    run = make_run()
+    prepared(run)
+    bar = tqdm(run.loader(numbers(30), global_batch=4), disable=None, file=io.StringIO())
+    assert bar.total == 8
+    assert sum(len(batch) for _ in run.epochs(1) for (batch,) in bar) == 30
+
+
+def test_length_of_an_adaptive_loader_is_by_the_own_batch_before_the_loop_and_by_the_present_one_in_it() -> (
+    None
+):
+    run = make_run(**ADAPTIVE)
+    loader = run.loader(numbers(30), global_batch=4)
+    prepared(run)
+    assert (len(loader), loader.batch_size) == (8, 4)
+    next(run.epochs(1))
+    assert (len(loader), loader.batch_size) == (2, 16)

@@ -102,6 +102,7 @@ def test_steps_become_progress_speed_and_values(tmp_path: Path) -> None:
     [
         ({"global_batch": 64}, 64, 64, 32),
         ({"global_batch": None}, 1, 0, 0),
+        ({"global_batch": None, "progress_total": 9}, 1, 0, 0),
         ({"global_batch": None, "progress_batch": "per-rank"}, 2, 2, 1),
         ({"global_batch": 1}, 1, 1, 1),
     ],
@@ -114,6 +115,41 @@ def test_what_a_step_counts_for(
     assert isinstance(progress, Progress)
     assert (progress.samples, progress.total_samples) == (3 * unit, 9 * unit)
     assert (progress.global_batch, progress.local_batch) == (batch, local)
+    assert progress.unit == {(1, 0): "steps", (2, 2): "batches"}.get((unit, batch))
+
+
+def test_total_of_the_job_file_applies_to_a_script_that_does_not_say_it(tmp_path: Path) -> None:
+    _, progress = said(StepMeters(), run_of(tmp_path, global_batch=64, progress_total=9), 3, 1.0)
+    assert isinstance(progress, Progress)
+    assert (progress.samples, progress.total_samples, progress.unit) == (192, 576, None)
+
+
+def printed_steps(tmp_path: Path, pattern: str, *lines: str) -> list[tuple[int, int | None]]:
+    """Return step and total after each line."""
+    run, printed = run_of(tmp_path, progress_regex=pattern), PrintedSteps()
+    found = []
+    for at_s, line in enumerate(lines):
+        with run.folder.log(0).open("a") as log:
+            log.write(line + "\n")
+        found += printed.look(run, float(at_s), final=True)[-1:]
+    return [(one.step, one.total) for one in found]
+
+
+def test_steps_of_a_counter_that_begins_anew_in_each_epoch_add_up(tmp_path: Path) -> None:
+    lines = ["1/10", "9/10", "0/10", "4/10", "3/10", "10/10", "2/10"]
+    found = printed_steps(tmp_path, r"(?P<step>\d+)/(?P<total>\d+)", *lines)
+    assert found == [(1, 10), (9, 10), (10, None), (14, None), (13, None), (20, None), (22, None)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_steps_of_named_epochs_count_from_the_begin_of_training_with_their_end(
+    tmp_path: Path, first: int
+) -> None:
+    pattern = r"Epoch (?P<epoch>\d+) of (?P<epochs>\d+): (?P<step>\d+)/(?P<total>\d+)"
+    lines = [f"Epoch {first + epoch} of 3: {step}/10" for epoch in range(3) for step in (2, 10)]
+    found = printed_steps(tmp_path, pattern, *lines)
+    assert found == [(step, 30) for step in (2, 10, 12, 20, 22, 30)]
+    assert printed_steps(tmp_path / "resumed", pattern, "Epoch 3 of 3: 4/10") == [(24, 30)]
 
 
 def test_of_a_run_of_the_library_only_values_are_told(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def test_work_is_counted_in_the_unit_of_its_end(
     ("progress", "expected"),
     [
         (AS_READ, ""),
+        (JobProgress(samples=740, total_samples=1000, unit="steps"), "step 740 of 1,000"),
+        (JobProgress(samples=740, unit="steps"), ""),
         (BY_PROGRESS, "epoch 7.4 of 10 (progress), 9.1 read"),
         (BY_PROGRESS.model_copy(update={"progress": 910.0}), ""),
         (BY_PROGRESS.model_copy(update={"dataset_samples": None}), ""),

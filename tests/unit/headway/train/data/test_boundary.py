@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from headway.train.collectives.gloo import Gloo
 from headway.train.data.boundary import Agreement, Boundary, BoundaryRequest, Statement
 from headway.train.data.ledger import MODULUS, Ledger
+from headway.train.data.position import Position
 from headway.train.membership.peers import Peers
+from headway.train.reported_values import ReportedValues
 
 reals = st.floats() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, -1.7e308])
 statements = st.builds(
@@ -95,7 +97,7 @@ def test_what_is_agreed_does_not_depend_on_who_says_it(said: list[Statement], pl
 
 
 def alone() -> Boundary:
-    return Boundary(Peers(Gloo(), rank=0, world_size=1))
+    return Boundary(Peers(Gloo(), rank=0, world_size=1), ReportedValues(lambda _: None))
 
 
 @given(statements)
@@ -114,6 +116,19 @@ def test_a_step_that_was_left_is_no_part_of_the_next() -> None:
     assert (agreement.ledger.count, agreement.request) == (5, BoundaryRequest.CONTINUE)
     with pytest.raises(AssertionError, match="begin"):
         boundary.agree(5)
+
+
+def test_statement_of_a_step_begun_again_is_that_of_its_first_beginning() -> None:
+    boundary, here = alone(), Position(1, 8)
+    boundary.begin(Statement(count=3), here)
+    boundary.begin(Statement(count=3, request=BoundaryRequest.STOP), here)
+    assert boundary.agree(3).request is BoundaryRequest.CONTINUE
+    boundary.begin(Statement(count=3), here)
+    boundary.begin(Statement(count=5), here.advance(3))
+    assert boundary.agree(5).ledger.count == 5
+    boundary.begin(Statement())
+    boundary.begin(Statement(request=BoundaryRequest.STOP))
+    assert boundary.agree(0).request is BoundaryRequest.STOP, "the ends of two epochs are different events"
 
 
 @pytest.mark.parametrize(("taken", "expected"), [(3, 8), (8, 0), (0, 8), (9, 8)])

@@ -314,3 +314,11 @@ def test_a_copy_of_the_model_has_no_peers(again: Callable[[nn.Module], nn.Module
     averaged = torch.optim.swa_utils.AveragedModel(wrapped)
     averaged.update_parameters(wrapped)
     assert torch.equal(averaged(x), wrapped.module(x))
+
+
+def test_wrapped_model_is_an_instance_of_its_own_class_and_of_the_wrapper() -> None:
+    wrapped = ElasticModule(Named())
+    assert isinstance(wrapped, Named)
+    assert isinstance(wrapped, ElasticModule)
+    assert not isinstance(wrapped, nn.Linear)
+    assert wrapped.__class__.__name__ == "Named"

@@ -126,7 +126,10 @@ def adaptive_steps(samples: int = 640, progress: float | None = 530.0, **fields:
         (TRAINED, steps(), {"epoch": 3, "samples": 640, "samples_per_s": 320.0}),
         (TRAINED, steps(step_s_sum=0.0), {"epoch": 3, "samples": 640}),
         (TRAINED, steps(global_batch=0), {
-            "epoch": 3, "samples": 640, "samples_per_s": 5.0, "global_batch": None,
+            "epoch": 3, "samples": 640, "samples_per_s": 5.0, "global_batch": None, "unit": "steps",
+        }),
+        (TRAINED, steps(global_batch=2, unit="batches"), {
+            "epoch": 3, "samples": 640, "samples_per_s": 10.0, "global_batch": 2, "unit": "batches",
         }),
         (TRAINED, steps(total_samples=None, max_global_batch=512), {
             "epoch": 3, "samples": 640, "samples_per_s": 320.0, "total_samples": None, "max_global_batch": 512,

@@ -13,8 +13,10 @@ from headway.contract.views.jobs import JobProgress, JobState
 from service.domain.cluster.snapshot import Measurement
 from service.domain.jobs.job import Job, class_of
 from service.domain.perf.learned import LearnedModels, batch_of, job_classes, learn
+from service.domain.perf.tables import goodput_table
 from service.domain.perf.throughput import GUESS_SPREAD, step_time
 from tests.unit.service.builders import job_of, spec_of
+from tests.unit.service.domain.perf.configurations import CONFIGURATIONS
 
 NAN = math.nan
 
@@ -175,6 +177,18 @@ def test_measured_synchronisation_is_told_from_compute() -> None:
 )
 def test_the_samples_of_a_step(measurement: Measurement, batch: int) -> None:
     assert batch_of(measurement) == batch
+
+
+def test_goodput_of_a_job_of_unknown_batch_is_in_steps_at_every_size() -> None:
+    """A step takes 2 s on two slots, of which 1.2 s are synchronisation; the other sizes were never tried."""
+    kinds = tuple(CONFIGURATIONS.kinds)
+    on = {"device_kind": kinds[0], "sync_s": 1.2}
+    unknown = learned(measured(2, 0.5, global_batch=0, **on), kinds=kinds).models
+    known = learned(measured(2, 32.0, **on), kinds=kinds).models
+    in_steps, in_samples = (goodput_table(one, CONFIGURATIONS).goodput for one in (unknown, known))
+    assert in_steps == pytest.approx(in_samples / 64)
+    two = CONFIGURATIONS.slots.tolist().index(2)
+    assert in_steps[0, two] == pytest.approx(0.5, rel=0.1)
 
 
 @pytest.mark.parametrize(

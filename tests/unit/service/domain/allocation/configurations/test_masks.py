@@ -158,7 +158,9 @@ def test_an_observation_has_the_speed_batch_and_steps_of_its_measurement() -> No
     _, _, found = measured(points)
     observed = found.observed
     assert observed.job.tolist() == [0, 0]
-    assert observed.samples_per_s.tolist() == [250.0, 140.0]
+    assert observed.samples_per_s.tolist() == [250.0, 64 * 140.0], (
+        "a step of unknown size counts as 64 samples"
+    )
     assert observed.global_batch[0] == 128
     assert observed.global_batch[1] > 0, "a usual batch without a reported one"
     assert observed.steps.tolist() == [40.0, 7.0]
@@ -171,7 +173,7 @@ def test_a_speed_over_more_nodes_than_the_column_has_is_tried_but_not_observed()
     assert tried == ["2 cpu slots"]
     assert found.observed.samples_per_s.size == 0
     together = replace(spread, nodes=1)
-    assert measured((together,), nodes=nodes)[2].observed.samples_per_s.tolist() == [100.0]
+    assert measured((together,), nodes=nodes)[2].observed.samples_per_s.tolist() == [64 * 100.0]
 
 
 @pytest.mark.parametrize(
