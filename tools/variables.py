@@ -163,6 +163,7 @@ RANK = {
     "HEADWAY_BALANCE": "`batch.balance`, unless the default.",
     "HEADWAY_SPEEDS": "Expected relative speeds of the ranks, with slots of two kinds ([elastic.mix](../guides/mixed-machines.md)).",
     "HEADWAY_MESH": "Mesh of the ranks at the start, with `parallel`: `replicate=1,fsdp=2,tp=2`.",
+    "HEADWAY_EXIT_WITHIN_S": "`exit_within` in seconds.",
     "HEADWAY_AUDIT": "`none` with `audit: none`, or on slots of two kinds (`elastic.mix`).",
     "HEADWAY_REDUNDANCY": "`elastic.redundancy`, if it is not `none`.",
     "HEADWAY_MIN_DEPTH": "`elastic.partial_backprop.min_depth`, if set.",

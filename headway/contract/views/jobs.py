@@ -13,6 +13,7 @@ from headway.contract.output import FilePath
 from headway.contract.run_facts import (
     ImposedChange,
     JobCost,
+    Lingering,
     LossRate,
     MemoryUse,
     ProgressSource,
@@ -128,6 +129,8 @@ class JobProgress(WorkProgress):
     slow_ranks: list[SlowRank] = Field(default_factory=list)
     standstill: Standstill | None = None
     """The last standstill of ranks that wait for each other, until a step of its generation; None while training steps."""
+    lingering: Lingering | None = None
+    """The last rank whose script ended while its process waits for threads or exit functions; None without any."""
     run_since: datetime | None = None
     """Time at which the job last got slots after it had none; None before its first start."""
     start_s: float | None = None
