@@ -346,7 +346,7 @@ class CheckpointPage(Page[CheckpointView]):
 
 
 class OutputFileView(BaseModel):
-    """A stored file of a job's output folder. `generation` is the generation that saved it last."""
+    """A stored file of a job's output folder. `generation` saved it last. `holes` are ranges `[first, end)` of parts of zeros."""
 
     path: FilePath
     kind: Literal["file", "folder", "link"]
@@ -360,6 +360,7 @@ class OutputFileView(BaseModel):
     """Number of parts in which the file is downloaded."""
     target: str = ""
     """Target of a link."""
+    holes: list[tuple[int, int]] = Field(default_factory=list)
 
 
 class OutputPage(Page[OutputFileView]):

@@ -160,8 +160,11 @@ def _with_unreached_host(
 
 
 def _with_lost_output(message: str, aftermath: Aftermath) -> str:
-    """Append to the message of a job's end that output files are missing in storage, if they are."""
-    return f"{message}; {aftermath.output_lost}" if aftermath.output_lost else message
+    """Put before the message of a job's end that output files are missing in storage, if they are.
+
+    The message may end in lines of the script, with which the loss must not merge.
+    """
+    return f"{aftermath.output_lost}\n{message}" if aftermath.output_lost else message
 
 
 def _with_scores(life: Life, forecasts: Sequence[KeptForecast]) -> Life:

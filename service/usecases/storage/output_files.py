@@ -13,6 +13,7 @@ from headway.contract.output import (
     Merged,
     OutputEntry,
     OutputManifest,
+    is_hole,
     manifest_names,
     merge,
     newest,
@@ -120,7 +121,18 @@ def _view(path: str, entry: OutputEntry) -> OutputFileView:
         generation=entry.version[0],
         parts=len(entry.parts),
         target=entry.target,
+        holes=_holes(entry),
     )
+
+
+def _holes(entry: OutputEntry) -> list[tuple[int, int]]:
+    """Return the ranges of parts that have only zeros, as first and end."""
+    found: list[tuple[int, int]] = []
+    for part, key in enumerate(entry.parts):
+        if is_hole(key):
+            first = found.pop()[0] if found and found[-1][1] == part else part
+            found.append((first, part + 1))
+    return found
 
 
 def _note(job: JobView, merged: Merged) -> str:
