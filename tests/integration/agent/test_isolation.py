@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from headway.contract.agents import OutputReport
 from tests.integration.agent.looking import alive, launchers, wait_until
 from tests.integration.agent.stub import AgentProcess, StubService
 
@@ -191,6 +192,36 @@ def test_a_confined_job_has_what_it_needs(
     stub.run("good", "python train.py", bundle=stub.add_bundle({"train.py": HOLDS_BY_ITSELF}))
     assert stub.exits("good")[0].exit_code == 0, stub.log("good")
     assert "sum 28\nagain" in stub.wait_log("good", "again")
+
+
+LEAVES = """
+import ctypes
+open("/dev/shm/" + {name!r}, "w").write("x")
+open("/tmp/" + {name!r}, "w").write("x")
+print("segment", ctypes.CDLL(None).shmget(0, 4096, 0o1600), flush=True)
+"""
+
+
+@needs_root
+@pytest.mark.slow
+def test_memory_of_an_ended_job_is_removed_and_its_temporary_files_are_named(
+    stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    make_agent("--isolation", "users").start()
+    stub.wait_for(lambda: stub.reports)
+    name = f"left-{os.getpid()}"
+    try:
+        stub.run("leaves", "python t.py", bundle=stub.add_bundle({"t.py": LEAVES.format(name=name)}))
+        stub.released("leaves")
+        segment = stub.log("leaves").split()[1]
+        assert int(segment) >= 0
+        assert not Path("/dev/shm", name).exists()
+        lines = Path("/proc/sysvipc/shm").read_text().splitlines()
+        assert segment not in {line.split()[1] for line in lines}
+        (said,) = [one for one in stub.of("leaves", OutputReport) if one.what == "elsewhere"]
+        assert f"/tmp/{name}" in said.paths
+    finally:
+        Path("/tmp", name).unlink(missing_ok=True)
 
 
 WRITES = """
