@@ -48,7 +48,7 @@ def test_lingering_thread_is_named_with_its_time_and_bound() -> None:
     assert kinds(life) == ["lingers"]
     assert event_of(life, "lingers").data["waits_for"] == ["thread uploader"]
     assert (
-        note(life, 37.0) == "training ended 42s ago; waits for thread uploader, at most 10min (exit_within)"
+        note(life, 37.0) == "training ended 42s ago; waits for thread uploader, at most 10m00s (exit_within)"
     )
 
 
