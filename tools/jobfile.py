@@ -27,6 +27,7 @@ _AS_TEXT = {
     "output.every": ("duration", _DURATION),
     "output.max_size": ("size", _SIZE),
     "hung_after": ("duration", _DURATION),
+    "exit_within": ("duration", _DURATION),
 }
 """Numbers that may have a unit (`contract.quantities`), which pydantic's schema does not show."""
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")

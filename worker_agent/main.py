@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -77,12 +78,12 @@ def main(argv: Sequence[str]) -> int:
     except HeadwayError as error:
         sys.stderr.write(f"headway agent: {error}\n")
         return EXIT_REFUSED
-    keep_to_itself()
+    umask = keep_to_itself()
     if sys.platform != "linux":
         sys.stderr.write("headway agent: the agent needs Linux, for its process groups and signals.\n")
         return EXIT_REFUSED
     try:
-        Agent(options).run()
+        Agent(replace(options, umask=umask if options.umask is None else options.umask)).run()
     except HeadwayError as error:
         sys.stderr.write(f"headway agent: {error}\n")
         return EXIT_REFUSED
@@ -320,7 +321,15 @@ def _isolation(options: Options, state: StateFolder, environment: Mapping[str, s
     """
     groups = control_groups.find(state.path)
     isolation = run_self_check(
-        choose(options.isolation, state, environment, options.user_ids, groups, options.private)
+        choose(
+            options.isolation,
+            state,
+            environment,
+            options.user_ids,
+            groups,
+            options.private,
+            umask=options.umask,
+        )
     )
     if not isolation.broken:
         _log.info("jobs are kept apart", by=isolation.kind, not_prevented=list(isolation.lacks))

@@ -58,6 +58,8 @@ class Options:
     user_ids: UserIds = field(default_factory=UserIds)
     private: tuple[Path, ...] = ()
     """Folders that no job may read, if jobs share the agent's user."""
+    umask: int | None = None
+    """Mask of the permissions of files that ranks create; None means that of the agent's own start."""
     metadata_url: str | None = None
     """URL of the metadata service that announces interruptions; None if there is none."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -94,6 +96,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         isolation=args.isolation,
         user_ids=args.user_ids,
         private=_private(env),
+        umask=args.umask,
         metadata_url=_metadata_url(parser, env),
         labels=args.labels,
         share_gpus=args.share_gpus,
@@ -209,6 +212,14 @@ def _add_isolation(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> N
         help="range of user ids for jobs, which nothing else on the host uses (default: $HEADWAY_USER_IDS, or "
         f"{UserIds().first}-{UserIds().last})",
     )
+    add(
+        "--umask",
+        type=_umask,
+        default=env.get("HEADWAY_UMASK") or None,
+        metavar="OCTAL",
+        help="permissions that files of ranks do not get, such as 027 (default: $HEADWAY_UMASK, or the umask that the agent is "
+        "started with)",
+    )
 
 
 def _default_state(env: Mapping[str, str]) -> Path:
@@ -250,6 +261,14 @@ def _user_ids(text: str) -> UserIds:
     if not (first.isdecimal() and last.isdecimal() and 1000 <= int(first) <= int(last) < 2**32 - 1):
         raise argparse.ArgumentTypeError(f"{text!r} is not a range of user ids; write it like 200000-265535")
     return UserIds(int(first), int(last))
+
+
+def _umask(text: str) -> int:
+    if not re.fullmatch("0?[0-7]{3}", text) or int(text, 8) & 0o700:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a umask that leaves the owner's rights; write it like 022 or 027"
+        )
+    return int(text, 8)
 
 
 def _private(env: Mapping[str, str]) -> tuple[Path, ...]:

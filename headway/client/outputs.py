@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headway.client.calls import Calls, given, job_path
-from headway.contract.views.jobs import CheckpointPage, OutputFileView, OutputPage
+from headway.contract.output import PART_BYTES
+from headway.contract.views.stored_files import CheckpointPage, OutputFileView, OutputPage
 from headway.errors import HeadwayError
 
 
@@ -67,9 +68,15 @@ class OutputCalls(Calls):
     def _download(self, job: str, one: OutputFileView, path: Path) -> None:
         partial = path.with_name(f"{path.name}.partial")
         with partial.open("wb") as file:
+            held = {part for first, end in one.holes for part in range(first, min(end, one.parts))}
             for part in range(one.parts):
+                if part in held:
+                    file.seek(PART_BYTES, os.SEEK_CUR)
+                    continue
                 params = given({"path": one.path, "part": part})
                 file.write(self._http.request("GET", job_path(job, "output", "part"), params=params).content)
+            if held:
+                file.truncate(one.size_bytes)
         os.utime(partial, ns=(one.mtime_ns, one.mtime_ns))
         partial.chmod(one.mode | 0o600)
         partial.replace(path)

@@ -32,6 +32,8 @@ MARKS = f"{ROOT}handovers/"
 FORMAT = 1
 PART_BYTES = 32 * 2**20
 """Size of the parts of a file: appending to a long file costs one part, and memory use stays bounded."""
+HOLE = "83ee47245398adee79bd9c0a8bc57b821e92aba10f5f9ade8a5d1fae4d8c4302"
+"""SHA-256 of a part of zeros, such as the holes of a sparse file have. Readers leave a hole and need not read it."""
 MAX_FILES = 50_000
 MAX_PATH_BYTES = 1024
 _KEY = re.compile(r"^output/manifests/(\d{10})-([GJ])-([a-z0-9]{1,32})-(\d{10})\.json$")
@@ -107,9 +109,19 @@ class OutputEntry(BaseModel):
     """The path that a link points to."""
 
     @property
+    def data_bytes(self) -> int:
+        """Size of a file in bytes without its holes."""
+        return self.size_bytes - PART_BYTES * sum(map(is_hole, self.parts))
+
+    @property
     def content(self) -> tuple[object, ...]:
         """A value that is equal for equal contents, independent of the node that stored them."""
         return self.kind, self.size_bytes, tuple(key.rpartition("/")[2] for key in self.parts), self.target
+
+
+def is_hole(key: str) -> bool:
+    """Return True for the key of a part that has only zeros."""
+    return key.endswith(f"/{HOLE}")
 
 
 class OutputManifest(BaseModel):

@@ -54,7 +54,7 @@ def from_fields(fields: dict[str, Any]) -> Message:
                 raise ValueError(f"{name} of a {kind.TYPE} message cannot be {value!r}"[:200])
     if kind in (Metrics, Stepped) and "values" in known:
         known["values"] = {name: float(one) for name, one in known["values"].items() if is_finite(one)}
-    for name in ("local_batches", "rank_sample_s", "straggler_times", "memory", "unanswered"):
+    for name in ("local_batches", "rank_sample_s", "straggler_times", "memory", "unanswered", "waits_for"):
         if isinstance(known.get(name), list):
             known[name] = tuple(known[name])
     try:

@@ -102,6 +102,19 @@ class Standstill(BaseModel):
     unanswered: list[tuple[str, str]] = Field(default_factory=list)
 
 
+class Lingering(BaseModel):
+    """A script that ended at `since`, while the process of one of its ranks waits for `waits_for`, until `within_s` have passed."""
+
+    generation: int
+    rank: int
+    since: datetime
+    within_s: float
+    exit_code: int = 0
+    waits_for: list[str] = Field(default_factory=list)
+    over: bool = False
+    """True once the process was ended, because the time was over."""
+
+
 class JobCost(BaseModel):
     """Cost of a job so far, and its expected total."""
 

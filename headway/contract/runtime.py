@@ -32,6 +32,8 @@ ENV_MESH = "HEADWAY_MESH"  # of a sharded model, see `contract.values.meshes`; u
 ENV_MIN_DEPTH = "HEADWAY_MIN_DEPTH"  # least share of the layers that a rank computes gradients of; unset: all
 ENV_AUDIT = "HEADWAY_AUDIT"  # `none`: ranks do not compare their replicas
 ENV_REDUNDANCY = "HEADWAY_REDUNDANCY"  # `elastic.redundancy`; unset for `none`
+ENV_EXIT_WITHIN_S = "HEADWAY_EXIT_WITHIN_S"
+"""Seconds after the end of the script within which its threads and exit functions must end."""
 ENV_CHECKPOINT_URI = "HEADWAY_CHECKPOINT_URI"
 ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
 """Seconds between periodic checkpoints; if unset, the library chooses the interval from the measured cost."""
@@ -346,6 +348,23 @@ class Completed(Envelope):
     epoch_samples: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lingers(Envelope):
+    """The script ended `ended_s` ago with `exit_code`, and its process waits for `waits_for`, such as `thread uploader`.
+
+    The launcher's code in the process writes it, with the rank and generation that the process was started with. `within_s` after
+    the end of the script it ends the process; `over` says that it does so now.
+    """
+
+    TYPE: ClassVar[str] = "lingers"
+
+    ended_s: float
+    within_s: float
+    exit_code: int
+    waits_for: tuple[str, ...] = ()
+    over: bool = False
+
+
 Message: TypeAlias = (
     Hello
     | FirstStep
@@ -364,6 +383,7 @@ Message: TypeAlias = (
     | StandsStill
     | Stopped
     | Completed
+    | Lingers
 )
 
 

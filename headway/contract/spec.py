@@ -234,6 +234,8 @@ class JobSpec(SpecPart):
     trackers: Annotated[list[TrackerName], Field(max_length=10)] = Field(default_factory=list)
     """Trackers that receive values of `run.report` besides the service."""
     hung_after: HungAfter = "auto"
+    exit_within: Annotated[Seconds, Field(ge=1, le=7 * 86400)] = 600.0
+    """Time after the end of a Python script within which its threads and exit functions must end."""
     audit: Literal["replicas", "none"] = "replicas"
     """`replicas`: ranks with the whole model compare what must be equal, and stop if it differs."""
     priority: Annotated[int, Field(ge=0, le=100)] = 50

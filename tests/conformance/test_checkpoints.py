@@ -11,7 +11,8 @@ import pytest
 
 from headway.contract.manifest import CheckpointPart, Manifest, Name
 from headway.contract.spec import JobSpec
-from headway.contract.views.jobs import CheckpointPage, JobProgress, JobState, JobView, Reason
+from headway.contract.views.jobs import JobProgress, JobState, JobView, Reason
+from headway.contract.views.stored_files import CheckpointPage
 from service.adapters.storage import ObjectStorage
 from service.domain.shared.errors import InvalidField, NotFound
 from service.usecases.ports.storage import Stored, StoredObjects

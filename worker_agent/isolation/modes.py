@@ -30,7 +30,7 @@ from worker_agent.isolation.confined import run_confined
 from worker_agent.isolation.control_groups import ControlGroups
 from worker_agent.isolation.scratch import open_scratch, scratch_of
 from worker_agent.launcher import landlock
-from worker_agent.launcher.confinement import Confinement
+from worker_agent.launcher.confinement import PRIVATE_UMASK, Confinement
 
 _log = structlog.get_logger()
 
@@ -76,6 +76,8 @@ class Isolation:
     private: tuple[Path, ...] = ()
     """Folders besides the agent's own that no job may read."""
     lacks: tuple[str, ...] = ()
+    umask: int = PRIVATE_UMASK
+    """Mask of the permissions of files that ranks create outside and inside of their own folders, which are closed anyway."""
     broken: str = ""
     """Reason for starting no job, because jobs would not be separated; empty if there is none."""
 
@@ -170,6 +172,7 @@ class Isolation:
             code=_texts(interpreter_folders(private)) if closed else (),
             group=None if self.groups is None else str(self.groups.make(folder.name)),
             max_processes=MAX_PROCESSES if user is not None else None,
+            umask=self.umask,
         )
 
     def _make_checkpoints(self, folder: Path, user: int | None) -> None:
@@ -193,6 +196,8 @@ def choose(
     user_ids: UserIds,
     groups: ControlGroups | None,
     private: Sequence[Path] = (),
+    *,
+    umask: int | None = None,
 ) -> Isolation:
     """Return the strongest kind of isolation that works on this host, or the wanted one.
 
@@ -205,7 +210,10 @@ def choose(
         if not problem:
             lacks += _limitations(kind, groups)
             scratch = open_scratch(state)
-            return Isolation(kind, state, base_env, user_ids, scratch, groups, tuple(private), tuple(lacks))
+            mask = PRIVATE_UMASK if umask is None else umask
+            return Isolation(
+                kind, state, base_env, user_ids, scratch, groups, tuple(private), tuple(lacks), mask
+            )
         if wanted is not None:
             raise HeadwayError(
                 f"Jobs cannot be kept apart by {wanted} on this host: {problem}.",

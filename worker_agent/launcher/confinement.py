@@ -14,7 +14,8 @@ from typing import Any
 
 from worker_agent.launcher import landlock, processes, view
 
-_UMASK = 0o077
+PRIVATE_UMASK = 0o077
+"""Umask without any permission for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class Confinement:
     """Control group of the run; each rank gets a subgroup."""
     max_processes: int | None = None
     """Maximum processes and threads of the user. It requires a `uid`, because the kernel counts by user."""
+    umask: int = PRIVATE_UMASK
+    """Mask of the permissions of files that the ranks create."""
 
 
 def known_fields(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def enter(confinement: Confinement) -> None:
         OSError: the kernel refuses a part of it; no code of the job may run then.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.umask(_UMASK)
+    os.umask(confinement.umask)
     if confinement.uid is not None:
         _become(confinement, confinement.uid)
     elif confinement.private:
@@ -85,7 +88,7 @@ def enter_folder(folder: int, uid: int | None) -> None:
         OSError: the kernel refuses a part of it.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.umask(_UMASK)
+    os.umask(PRIVATE_UMASK)
     if uid is not None:
         _become(Confinement(uid=uid, max_processes=0), uid)
     else:

@@ -20,7 +20,7 @@ from headway.contract.orders import member_id
 from headway.contract.runtime import ENV_CONTROL, ENV_MEMBER
 from worker_agent.host.folders import RunFolder, StateFolder, boot_s, read_json, write_json
 from worker_agent.isolation import control_groups
-from worker_agent.launcher import child, connections, processes
+from worker_agent.launcher import child, connections, leftovers, processes
 from worker_agent.launcher.commandline import How, python_target
 from worker_agent.launcher.executables import why_not_executable
 from worker_agent.launcher.preload import Preloaded, shadowed
@@ -309,6 +309,8 @@ class Keeper:
         if not remains and run.store is None and self._removed(run, None):
             if run.group is not None:
                 control_groups.remove(run.group)
+            if run.uid is not None:
+                leftovers.remove_memory(run.uid)
             write_json(run.folder.gone, {"at_boot_s": boot_s()})
             del self._kept[name]
             self._changed(name)

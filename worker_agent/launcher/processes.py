@@ -132,6 +132,11 @@ def children_of(pid: int, uid: int | None) -> list[Process]:
     return [one for one in _living() if one.parent == pid and uid in (None, _user(one.pid))]
 
 
+def any_of(uid: int) -> bool:
+    """Return True if a process of the host belongs to the user."""
+    return any(_user(one.pid) == uid for one in _living())
+
+
 def descends(pid: int, ancestor: int) -> bool:
     """Return True if `pid` is `ancestor` or a descendant of it. A process that no longer exists counts as one."""
     while pid not in {ancestor, 1}:

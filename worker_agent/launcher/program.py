@@ -15,15 +15,17 @@ import importlib
 import importlib.machinery
 import io
 import itertools
+import json
 import multiprocessing.process
 import os
 import runpy
 import signal
 import sys
 import threading
+import time
 import traceback
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TextIO, cast
 
@@ -31,6 +33,11 @@ _PR_SET_NAME = 15
 _WITH_BUFFERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _OURS = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
 _walk_stack = traceback.walk_stack
+_EXIT_WITHIN_S = 600.0
+"""Time within which threads and exit functions must end, unless HEADWAY_EXIT_WITHIN_S says another one."""
+_FIRST_REPORT_S = 5.0
+"""Time after which a process that still waits for them reports it."""
+_REPORT_EVERY_S = 30.0
 
 
 def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
@@ -41,11 +48,17 @@ def run(name: str, arguments: Sequence[str], *, is_module: bool) -> NoReturn:
     _name_process()
     prepare_output()
     write_stacks_on_request()
+    bound = ExitBound(os.environ)
     sys.argv = [name, *arguments]
     sys.path[0] = str(Path.cwd() if is_module else Path(name).resolve().parent)
     importlib.invalidate_caches()
     multiprocessing.process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
-    flush_and_exit(_run_to_exit_code(name, is_module=is_module))
+    code = _run_to_exit_code(name, is_module=is_module)
+    bound.start(code)
+    with contextlib.suppress(Exception):
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # waits for the program's threads
+    atexit._run_exitfuncs()  # noqa: SLF001
+    flush_and_exit(code)
 
 
 def process_name(job: str, rank: int | str) -> str:
@@ -98,6 +111,72 @@ def write_stacks_on_request() -> None:
         faulthandler.register(signal.SIGURG, file=file, all_threads=True)
 
 
+class ExitBound:
+    """Bound on the time for which threads and exit functions keep a process whose program has ended.
+
+    The agent reads the reports (`headway.contract.runtime.Lingers`) from the messages of the rank. The variables are read
+    before the program can change them.
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        try:
+            self._within_s = float(env.get("HEADWAY_EXIT_WITHIN_S", _EXIT_WITHIN_S))
+        except ValueError:
+            self._within_s = _EXIT_WITHIN_S
+        self._control = env.get("HEADWAY_CONTROL")
+        self._member = env.get("HEADWAY_MEMBER", "")
+        self._process = os.getpid()
+
+    def start(self, code: int) -> None:
+        """Start a thread that ends this process with `code` once the time is over."""
+        with contextlib.suppress(RuntimeError):  # without another thread, the program's own end counts
+            threading.Thread(target=self._watch, args=[code], daemon=True, name="headway exit").start()
+
+    def _watch(self, code: int) -> None:
+        begun_s = time.monotonic()
+        next_s = min(_FIRST_REPORT_S, self._within_s)
+        while True:
+            time.sleep(max(0.0, begun_s + next_s - time.monotonic()))
+            waits_for = self._waits_for()
+            over = next_s >= self._within_s
+            with contextlib.suppress(OSError, ValueError):
+                self._report(code, time.monotonic() - begun_s, waits_for, over=over)
+            if over:
+                break
+            next_s = min(next_s + _REPORT_EVERY_S, self._within_s)
+        named = ", ".join(waits_for) or "exit functions"
+        sys.stderr.write(
+            f"[headway] The script ended {self._within_s:g} s ago, and {named} did not: ending the process (exit_within).\n"
+        )
+        flush_and_exit(code)
+
+    def _waits_for(self) -> list[str]:
+        ours = (threading.main_thread(), threading.current_thread())
+        threads = [one.name for one in threading.enumerate() if not one.daemon and one not in ours]
+        children = [one.name for one in list(multiprocessing.process._children) if not one.daemon]  # type: ignore[attr-defined]  # noqa: SLF001
+        names = [*(f"thread {name}" for name in threads), *(f"process {name}" for name in children)]
+        return ["".join(filter(str.isprintable, name))[:200] for name in names[:64]]
+
+    def _report(self, code: int, ended_s: float, waits_for: Sequence[str], *, over: bool) -> None:
+        if not self._control or os.getpid() != self._process:  # a forked child is no rank
+            return
+        generation, _, rank = self._member.partition(".")
+        message = {"type": "lingers", "rank": int(rank), "generation": int(generation), "at_s": time.time()}
+        message |= {
+            "ended_s": ended_s,
+            "within_s": self._within_s,
+            "exit_code": code,
+            "waits_for": waits_for,
+            "over": over,
+        }
+        path = Path(self._control) / f"rank-{int(rank)}.jsonl"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(file, (json.dumps(message) + "\n").encode())
+        finally:
+            os.close(file)
+
+
 def flush_and_exit(code: int) -> NoReturn:
     """Flush the output and all files that the program left open, and end the process at once."""
     open_files = [one for one in gc.get_objects() if issubclass(type(one), _WITH_BUFFERS)]
@@ -123,9 +202,6 @@ def _run_to_exit_code(name: str, *, is_module: bool) -> int:
         error.__traceback__ = _without_our_frames(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
-    with contextlib.suppress(Exception):
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  # waits for the program's threads
-    atexit._run_exitfuncs()  # noqa: SLF001
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final
@@ -14,13 +15,14 @@ from headway.contract.output import (
     Merged,
     OutputEntry,
     OutputManifest,
+    is_hole,
     manifest_names,
     merge,
     newest,
     surplus,
 )
 from worker_agent.output.saving import save
-from worker_agent.output.tree import Signature, Tree
+from worker_agent.output.tree import Signature, Tree, next_data
 from worker_agent.output.values import (
     CannotSave,
     Index,
@@ -54,7 +56,8 @@ def fetch(store: Store, tree: Tree, request: Request) -> Outcome:
             manifests = read_manifests(store, manifest_names(keys), request.generation)
             merged = merge(manifests)
             fetching = Fetching(store, tree, index)
-            if index is None or not (unsaved and _are_own(manifests, index, request.node)):
+            kept = index is not None and unsaved and _are_own(manifests, index, request.node)
+            if not kept:
                 fetching.apply(merged.entries)
             break
         except FileNotFoundError:
@@ -67,7 +70,7 @@ def fetch(store: Store, tree: Tree, request: Request) -> Outcome:
         joined=request.joined,
         version=request.version,
         entries=merged.entries,
-        signatures=fetching.signatures(merged.entries),
+        signatures=index.signatures if kept and index is not None else fetching.signatures(merged.entries),
     )
     if manifests and not request.joined:
         fresh = fresh.model_copy(update={"sequence": 1})
@@ -87,9 +90,10 @@ def _save_remaining(store: Store, tree: Tree, request: Request) -> tuple[Index |
         return index, False
     left = request.model_copy(update={"last": True, "version": index.version})
     try:
-        return save(store, tree, left, prune=False).index or index, False
+        outcome = save(store, tree, left, prune=False)
     except CannotSave:  # the last save of its ranks reported it
         return index, True
+    return outcome.index or index, bool(outcome.left_out)
 
 
 def _are_own(manifests: Sequence[OutputManifest], index: Index, node: str) -> bool:
@@ -101,7 +105,7 @@ def _fetched(index: Index, merged: Merged, fetching: Fetching) -> Outcome:
     return Outcome(
         index=index,
         files=len(merged.entries),
-        size_bytes=sum(one.size_bytes for one in merged.entries.values()),
+        size_bytes=sum(one.data_bytes for one in merged.entries.values()),
         moved_bytes=fetching.moved_bytes,
         changed=bool(merged.entries),
         conflicts=list(merged.conflicts),
@@ -129,6 +133,8 @@ class Fetching:
         found = self._tree.look(path)
         if found is None or found.kind != "file" or found.size_bytes > entry.size_bytes:
             return False
+        if any(map(is_hole, entry.parts)):
+            return False  # a whole copy keeps the holes
         with _naming_path(path), self._tree.growing(path) as file:
             here, left = 0, found.size_bytes
             missing: list[bytes | bytearray] = []
@@ -180,7 +186,14 @@ class Fetching:
 
     def _has_parts(self, path: str, entry: OutputEntry) -> bool:
         with self._tree.reading(path) as file:
-            return all(digest_matches(key, read_part(file, PART_BYTES)) for key in entry.parts)
+            return all(self._has_part(file, number, key) for number, key in enumerate(entry.parts))
+
+    def _has_part(self, file: BinaryIO, number: int, key: str) -> bool:
+        begin, end = number * PART_BYTES, (number + 1) * PART_BYTES
+        if is_hole(key) and next_data(file, begin, end) >= end:
+            return True
+        file.seek(begin)
+        return digest_matches(key, read_part(file, PART_BYTES))
 
     def _replace(self, path: str, entry: OutputEntry) -> None:
         if entry.kind == "link":
@@ -188,7 +201,11 @@ class Fetching:
             return
         with _naming_path(path), self._tree.replacing(path, mode=entry.mode, mtime_ns=entry.mtime_ns) as file:
             for key in entry.parts:
-                _write_all(file, self._part(key))
+                if is_hole(key):
+                    file.seek(PART_BYTES, os.SEEK_CUR)
+                else:
+                    _write_all(file, self._part(key))
+            file.truncate(entry.size_bytes)  # the file may end with a hole
 
 
 def read_manifests(

@@ -168,8 +168,11 @@ class Outputs:
             with job.lock:
                 if not part.runs:
                     return  # its last save follows
-                self._save(part, last=False)
-            job.failing = False
+                outcome = self._save(part, last=False)
+            left_out = outcome is not None and bool(outcome.left_out)
+            if outcome is not None and left_out and not job.failing:
+                self._report_output(part, "failed", message=outcome.problem, paths=outcome.left_out)
+            job.failing = left_out
         except (OutputNotMoved, OSError, ValueError) as error:
             _log.warning("the output folder is not saved", run=part.folder.name, error=str(error))
             if not job.failing:
@@ -263,6 +266,10 @@ class Outputs:
                 job.output_unsaved.unlink(missing_ok=True)
                 if outcome is not None and (outcome.changed or outcome.odd):
                     self._report_output(part, "saved", outcome=outcome, paths=outcome.odd, last=True)
+                if outcome is not None and outcome.left_out:
+                    folder = output_folder(part.command, part.folder)
+                    message = f"{outcome.problem} They are in {folder} on that node."
+                    self._report_output(part, "lost", message=message, paths=outcome.left_out)
                 return True
 
     def _save(self, part: OutputRun, *, last: bool) -> Outcome | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -11,6 +14,7 @@ from worker_agent.launcher.commandline import python_target
 from worker_agent.output.tree import open_tree
 
 _MOST_SCANNED: Final = 200_000
+_TEMPORARY: Final = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108
 Bundle = dict[str, tuple[int, int]]
 """Size and modification time of every file that came with the bundle, by path."""
 
@@ -73,11 +77,33 @@ def bundle_of(job: JobFolder, inner: str) -> Bundle:
 
 
 def written_elsewhere(command: RunCommand, folder: RunFolder) -> list[str]:
-    """Return the files of the working folder that neither came with the bundle nor lie in the output folder.
+    """Return the files that a run left outside of the output folder, as far as they are known.
+
+    They are the files of the working folder that did not come with the bundle and, for a job with a user of its own, the entries
+    of the host's temporary folders.
 
     Raises:
         OSError: the folder cannot be read, or has too many files.
     """
+    user = folder.job.home.stat().st_uid if folder.job.home.exists() else os.geteuid()
+    left = [] if user == os.geteuid() else left_by(user, folder.started.stat().st_mtime, _TEMPORARY)
+    return [*left, *_written_in_work(command, folder)]
+
+
+def left_by(uid: int, since_s: float, folders: Sequence[Path]) -> list[str]:
+    """Return the entries directly in these folders that belong to the user, and changed since a time."""
+    found = []
+    for folder in folders:
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(OSError):  # removed meanwhile
+                    known = entry.stat(follow_symlinks=False)
+                    if known.st_uid == uid and known.st_ctime >= since_s:
+                        found.append(entry.path)
+    return sorted(found)
+
+
+def _written_in_work(command: RunCommand, folder: RunFolder) -> list[str]:
     inner = command.output.dir
     if inner == ".":  # the working folder is the output folder
         return []

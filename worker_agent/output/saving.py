@@ -9,14 +9,15 @@ after the ranks have ended, and takes all files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-from headway.contract.output import MAX_FILES, PART_BYTES, OutputEntry, OutputManifest, data_prefix
+from headway.contract.output import HOLE, MAX_FILES, PART_BYTES, OutputEntry, OutputManifest, data_prefix
 from headway.contract.values.quantities import size_text
-from worker_agent.output.tree import Scan, Signature, TooManyFiles, Tree, TreeEntry, Unreadable
+from worker_agent.output.tree import Scan, Signature, TooManyFiles, Tree, TreeEntry, Unreadable, next_data
 from worker_agent.output.values import (
     CannotSave,
     Index,
@@ -38,25 +39,30 @@ def save(store: Store, tree: Tree, request: Request, *, prune: bool = True) -> O
     """Save the changes since the last call. With `prune`, delete objects that the last two manifests do not name.
 
     Raises:
-        CannotSave: the folder is larger than allowed.
+        CannotSave: the folder has more files than allowed.
         OSError: storage or the folder cannot be accessed. The last complete save is unchanged.
     """
     before = request.index or Index(lineage=request.generation, joined=request.joined)
     scan = _scan(tree, request)
     saving = _Saving(store, tree, request, before)
-    entries = {
-        path: entry for path, found in scan.entries.items() if (entry := saving.take(path, found)) is not None
-    }
+    left_out = choose_left_out(scan.entries, before.signatures, request.max_bytes)
+    entries = {}
+    for path, found in scan.entries.items():
+        entry = before.entries.get(path) if path in left_out else saving.take(path, found)
+        if entry is not None:
+            entries[path] = entry
     gone = before.entries.keys() - scan.entries.keys()
     removed = {path: one for path, one in before.removed.items() if path not in entries}
     removed |= dict.fromkeys(sorted(gone), request.version)
     outcome = Outcome(
         index=None,
         files=len(entries),
-        size_bytes=sum(one.size_bytes for one in entries.values()),
+        size_bytes=sum(one.data_bytes for one in entries.values()),
         moved_bytes=saving.moved_bytes,
         busy=saving.busy,
         odd=[*scan.odd, *saving.odd],
+        left_out=[_sizes_text(path, scan.entries[path]) for path in left_out],
+        problem=_problem(scan, left_out, request.max_bytes),
     )
     index = before.model_copy(
         update={"signatures": saving.signatures, "busy": saving.busy, "version": request.version}
@@ -85,7 +91,7 @@ def _scan(tree: Tree, request: Request) -> Scan:
     """Return the entries of the folder that are output.
 
     Raises:
-        CannotSave: the output is larger than allowed.
+        CannotSave: the output has more files than allowed.
     """
     try:
         scan = tree.scan(most=MAX_FILES + len(request.bundle))
@@ -97,17 +103,52 @@ def _scan(tree: Tree, request: Request) -> Scan:
         for path, found in scan.entries.items()
         if path in known or not _is_of_bundle(found, request.bundle.get(path))
     }
-    size_bytes = sum(found.size_bytes for found in ours.values())
     if len(ours) > MAX_FILES:
         raise CannotSave(
             f"The output folder cannot be saved: it has more than {MAX_FILES:,} files. Pack them into fewer files."
         )
-    if size_bytes > request.max_bytes:
-        raise CannotSave(
-            f"The output folder has {size_text(size_bytes)}, and output.max_size is {size_text(request.max_bytes)}. "
-            "Remove files from it, or raise output.max_size."
-        )
     return Scan(ours, scan.odd)
+
+
+def choose_left_out(
+    entries: Mapping[str, TreeEntry], saved: Mapping[str, Signature], max_bytes: int
+) -> list[str]:
+    """Choose the files that do not fit into `max_bytes` on disk, largest first.
+
+    Files that did not change since they were `saved` stay, then the smallest have room. Hard links count once.
+    """
+    files = {path: found for path, found in entries.items() if found.kind == "file"}
+    unchanged = {path for path, found in files.items() if saved.get(path) == found.signature}
+    counted: set[int] = set()
+    used_bytes = 0
+    left_out = []
+    for path in sorted(files, key=lambda one: (one not in unchanged, files[one].disk_bytes, one)):
+        found = files[path]
+        more_bytes = 0 if found.inode in counted else found.disk_bytes
+        if path not in unchanged and used_bytes + more_bytes > max_bytes:
+            left_out.append(path)
+        else:
+            used_bytes += more_bytes
+            counted.add(found.inode)
+    return left_out[::-1]
+
+
+def _sizes_text(path: str, found: TreeEntry) -> str:
+    name = path if path.isprintable() else ascii(path)[1:-1]
+    held = f", {size_text(found.disk_bytes)} on disk" if found.disk_bytes < found.size_bytes else ""
+    return f"{name} ({size_text(found.size_bytes)}{held})"
+
+
+def _problem(scan: Scan, left_out: Sequence[str], max_bytes: int) -> str:
+    if not left_out:
+        return ""
+    disk_bytes = sum(
+        {one.inode: one.disk_bytes for one in scan.entries.values() if one.kind == "file"}.values()
+    )
+    return (
+        f"The output folder has {size_text(disk_bytes)} on disk, and output.max_size is {size_text(max_bytes)}. Remove files "
+        "from it, or raise output.max_size."
+    )
 
 
 def _is_of_bundle(found: TreeEntry, known: tuple[int, int] | None) -> bool:
@@ -128,6 +169,8 @@ class _Saving:
             key.rpartition("/")[2]: key for entry in before.entries.values() for key in entry.parts
         }
         self._prefix = data_prefix(before.lineage, request.node)
+        self._links: dict[Signature, tuple[str, ...]] = {}
+        """Parts of the files that were read, for their other hard links."""
         self.signatures: dict[str, Signature] = {}
         self.busy: list[str] = []
         self.odd: list[str] = []
@@ -164,18 +207,32 @@ class _Saving:
         return self._request.now_s - found.mtime_ns / 1e9 >= QUIET_S
 
     def _store_parts(self, path: str, found: TreeEntry) -> tuple[str, ...]:
+        """Store a file, and return the keys of its parts. Holes are not read, nor a second hard link."""
+        if found.signature in self._links:
+            return self._links[found.signature]
         parts = []
         with self._tree.reading(path) as file:
-            read_bytes = 0
-            while part := read_part(file, PART_BYTES):
-                read_bytes += len(part)
-                if read_bytes > found.size_bytes:
+            data = position = 0
+            while position < found.size_bytes:
+                if data <= position:
+                    data = next_data(file, position, found.size_bytes)
+                if data >= position + PART_BYTES:
+                    parts.append(self._hole())
+                    position = file.seek(PART_BYTES, os.SEEK_CUR)
+                    continue
+                part = read_part(file, PART_BYTES)
+                position += len(part)
+                if len(part) < PART_BYTES and position != found.size_bytes:
                     raise _Torn
                 parts.append(self._store_part(part))
         after = self._tree.look(path)
-        if read_bytes != found.size_bytes or after is None or after.signature != found.signature:
+        if position != found.size_bytes or after is None or after.signature != found.signature:
             raise _Torn
-        return tuple(parts)
+        return self._links.setdefault(found.signature, tuple(parts))
+
+    def _hole(self) -> str:
+        known = self._known.get(HOLE)
+        return self._store_part(bytes(PART_BYTES)) if known is None else known
 
     def _store_part(self, part: bytes) -> str:
         digest = hashlib.sha256(part).hexdigest()

@@ -5,6 +5,7 @@ Every path is opened from the descriptor of the folder, one component at a time,
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -21,6 +22,7 @@ Signature: TypeAlias = tuple[int, int, int, int]
 Kind = Literal["file", "folder", "link"]
 TEMPORARY = ".headway-partial-"
 _CACHE = "__pycache__"
+_SMALL_BYTES = 64 << 10
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -41,11 +43,18 @@ class TreeEntry:
     signature: Signature
     mode: int
     target: str = ""
+    disk_bytes: int = 0
+    """Bytes that a file takes on disk, at most its size: less for a sparse file. Its hard links have the same inode."""
 
     @property
     def size_bytes(self) -> int:
         """Size of a file in bytes; 0 for anything else."""
         return self.signature[0] if self.kind == "file" else 0
+
+    @property
+    def inode(self) -> int:
+        """Number that all hard links of a file share."""
+        return self.signature[3]
 
     @property
     def mtime_ns(self) -> int:
@@ -193,7 +202,8 @@ class Tree:
         if kind is None or not _is_text(target):
             return None
         signature = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-        return TreeEntry(kind, signature, stat.S_IMODE(found.st_mode) & 0o777, target)
+        disk_bytes = _disk_bytes(found) if kind == "file" else 0
+        return TreeEntry(kind, signature, stat.S_IMODE(found.st_mode) & 0o777, target, disk_bytes)
 
     @contextmanager
     def _folder_of(self, path: str) -> Iterator[tuple[int, str]]:
@@ -258,6 +268,25 @@ def _kind_of(mode: int) -> Kind | None:
     if stat.S_ISDIR(mode):
         return "folder"
     return "link" if stat.S_ISLNK(mode) else None
+
+
+def _disk_bytes(found: os.stat_result) -> int:
+    """Return the bytes of a file's blocks. Small files count in full: some file systems keep them without blocks."""
+    return found.st_size if found.st_size <= _SMALL_BYTES else min(found.st_size, 512 * found.st_blocks)
+
+
+def next_data(file: BinaryIO, offset: int, size_bytes: int) -> int:
+    """Return the position of the first data of a file at or behind `offset`, or `size_bytes` if only a hole follows.
+
+    The position of the open file stays the same. A file system that does not know its holes has data everywhere.
+    """
+    before = file.tell()
+    try:
+        return os.lseek(file.fileno(), offset, os.SEEK_DATA)
+    except OSError as error:
+        return size_bytes if error.errno == errno.ENXIO else offset
+    finally:
+        file.seek(before)
 
 
 def _is_text(path: str) -> bool:

@@ -85,6 +85,10 @@ class Outcome(BaseModel):
     changed: bool = False
     busy: list[str] = Field(default_factory=list)
     odd: list[str] = Field(default_factory=list)
+    left_out: list[str] = Field(default_factory=list)
+    """Files without room in the maximum size, largest first, with their sizes; what was saved of them before is kept."""
+    problem: str = ""
+    """Reason and remedy for `left_out`."""
     conflicts: list[str] = Field(default_factory=list)
     marked: bool = True
     """False if a take did not find the mark."""

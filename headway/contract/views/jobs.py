@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from headway.contract.output import FilePath
 from headway.contract.run_facts import (
     ImposedChange,
     JobCost,
+    Lingering,
     LossRate,
     MemoryUse,
     ProgressSource,
@@ -129,6 +129,8 @@ class JobProgress(WorkProgress):
     slow_ranks: list[SlowRank] = Field(default_factory=list)
     standstill: Standstill | None = None
     """The last standstill of ranks that wait for each other, until a step of its generation; None while training steps."""
+    lingering: Lingering | None = None
+    """The last rank whose script ended while its process waits for threads or exit functions; None without any."""
     run_since: datetime | None = None
     """Time at which the job last got slots after it had none; None before its first start."""
     start_s: float | None = None
@@ -312,63 +314,6 @@ class Page(BaseModel, Generic[Item]):
 
     items: list[Item]
     next_cursor: str | None = None
-
-
-class CheckpointView(BaseModel):
-    """A stored checkpoint.
-
-    `samples_in_epoch` is its position in the epoch. `samples` counts committed samples since the job began; only the
-    manifest has that count, so it is None without a readable manifest.
-    """
-
-    name: str
-    generation: int
-    epoch: int
-    samples_in_epoch: int
-    samples: int | None
-    saved_at: datetime | None
-    """Time of its manifest, or, without one, of its newest object; None if it was deleted meanwhile."""
-    size_bytes: int
-    """Size of the stored objects."""
-    complete: bool
-    """True if it can be loaded: its manifest is valid, and all parts have the sizes stated there."""
-    problem: str = ""
-    """Description of the fault of an incomplete checkpoint."""
-    restored_next: bool = False
-    """True for the checkpoint from which the job would restart if it lost all of its ranks now."""
-
-
-class CheckpointPage(Page[CheckpointView]):
-    """Checkpoints of a job, newest first. `uri` is their storage location; `note` says what the list cannot show."""
-
-    uri: str
-    note: str = ""
-
-
-class OutputFileView(BaseModel):
-    """A stored file of a job's output folder. `generation` is the generation that saved it last."""
-
-    path: FilePath
-    kind: Literal["file", "folder", "link"]
-    size_bytes: int
-    mode: int
-    """Permission bits."""
-    mtime_ns: int
-    """Modification time in nanoseconds of Unix time; 0 for folders and links."""
-    generation: int
-    parts: int
-    """Number of parts in which the file is downloaded."""
-    target: str = ""
-    """Target of a link."""
-
-
-class OutputPage(Page[OutputFileView]):
-    """Files of a job's output folder, by path, stored at `uri`. `note` says what the list cannot show."""
-
-    uri: str
-    saved_at: datetime | None = None
-    """Time of the last save by any node; None while nothing is saved."""
-    note: str = ""
 
 
 class BundleView(BaseModel):

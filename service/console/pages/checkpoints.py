@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from headway.contract.values.quantities import size_text
-from headway.contract.views.jobs import CheckpointPage, CheckpointView
+from headway.contract.views.stored_files import CheckpointPage, CheckpointView
 from service.console.html.text import NONE, iso, number, stamp
 
 

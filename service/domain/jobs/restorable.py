@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.contract.views.jobs import CheckpointView
+from headway.contract.views.stored_files import CheckpointView
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from headway.contract.run_facts import Standstill
+from headway.contract.run_facts import Lingering, Standstill
 from headway.contract.spec import JobSpec, Resize
 from headway.contract.values.listing import some_of
 from headway.contract.values.quantities import duration
 from headway.contract.views.jobs import JobProgress, JobState
 
 _NAMED = 3
-"""Pairs of hosts that a sentence names."""
+"""Pairs of hosts, or threads, that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,29 @@ def standstill_text(standstill: Standstill, silent_s: float) -> str:
     return f"no step for {duration(silent_s)}, usual: {standstill.usual_s:.2g} s{where}"
 
 
+def held_by(lingering: Lingering) -> str:
+    """Return the names of what keeps a process whose script has ended."""
+    return some_of(lingering.waits_for, _NAMED) or "its exit functions"
+
+
+def lingering_text(lingering: Lingering, ended_s: float) -> str:
+    """Return the sentence about a script that ended `ended_s` ago while its process has not."""
+    return (
+        f"training ended {duration(ended_s)} ago; waits for {held_by(lingering)}, at most {duration(lingering.within_s)} "
+        "(exit_within)"
+    )
+
+
+def lingers(progress: JobProgress, generation: int) -> bool:
+    """Return True if the script of a rank of this generation ended, and its process has not."""
+    return progress.lingering is not None and progress.lingering.generation == generation
+
+
 def standing(progress: JobProgress, state: JobState, generation: int, now: datetime) -> str:
-    """Return the note on a job whose ranks wait for each other; empty for others."""
+    """Return the note on a job whose ranks wait for each other, or for threads of an ended script; empty for others."""
+    over = progress.lingering
+    if over is not None and state is JobState.RUNNING and lingers(progress, generation):
+        return lingering_text(over, max(0.0, (now - over.since).total_seconds()))
     one = progress.standstill
     if one is None or state is not JobState.RUNNING or one.generation != generation:
         return ""

@@ -109,7 +109,7 @@ def _output_plan(spec: JobSpec) -> OutputPlan:
 
 def _about(spec: JobSpec) -> dict[str, str]:
     """Return environment variables about the job that only the ranks need, not their agent."""
-    about = {runtime.ENV_PROJECT: spec.project}
+    about = {runtime.ENV_PROJECT: spec.project, runtime.ENV_EXIT_WITHIN_S: f"{spec.exit_within:g}"}
     if spec.trackers:
         about[runtime.ENV_TRACKERS] = ",".join(spec.trackers)
     if spec.elastic.min_depth is not None:

@@ -26,6 +26,7 @@ from service.domain.jobs.retries import Failure, decide_retry, gist, has_progres
 from service.domain.jobs.tracebacks import never_met
 from service.domain.life.effects import CallRound, CountPreemption
 from service.domain.life.life import Life
+from service.domain.life.lingering import STOPPED_AFTER_SCRIPT, with_ended_script, with_lingering
 from service.domain.life.starts import start_generation
 from service.domain.life.unreached import note_unreached
 from service.domain.perf.milestones import verdict as verdict_on_forecasts
@@ -68,7 +69,8 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
         life = life.without_allocation(generation)
     exits = exits_to_judge(crew, life.loaded_footprint.exits)
     job = replace(life.job, switch=None)
-    verdict = _waited_for_itself(life, _reclaimed(life, judge(exits)))
+    verdict = with_ended_script(judge(exits), job, exits)
+    verdict = _waited_for_itself(life, _reclaimed(life, verdict))
     if verdict.reason is Reason.UNREACHABLE:
         life, verdict = _with_unreached_host(life, crew, exits, verdict)
     if job.state is JobState.RECOVERING and job.reason is Reason.HUNG:
@@ -93,7 +95,7 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
         life = _with_scores(life, aftermath.forecasts)
         message = _with_lost_output(job.message, aftermath)
         return life.advanced(JobEvent.SUCCEED, reason=job.reason, message=message)
-    if job.state is JobState.CANCELLING:
+    if job.state is JobState.CANCELLING and verdict.message != STOPPED_AFTER_SCRIPT:
         message = _with_lost_output(
             "cancelled" if job.reason is Reason.USER_REQUEST else job.message, aftermath
         )
@@ -102,7 +104,7 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
         life = _with_scores(life, aftermath.forecasts)
         ran_s = max(0.0, (life.now - job.state_since).total_seconds())
         verdict = without_progress(verdict, exits, job.progress, ran_s)
-        message = _with_lost_output(verdict.message, aftermath)
+        message = _with_lost_output(with_lingering(verdict.message, job), aftermath)
         return life.advanced(JobEvent.SUCCEED, reason=verdict.reason, message=message)
     if job.state is JobState.RESIZING:
         return _wait_again(life)
@@ -158,8 +160,11 @@ def _with_unreached_host(
 
 
 def _with_lost_output(message: str, aftermath: Aftermath) -> str:
-    """Append to the message of a job's end that output files are missing in storage, if they are."""
-    return f"{message}; {aftermath.output_lost}" if aftermath.output_lost else message
+    """Put before the message of a job's end that output files are missing in storage, if they are.
+
+    The message may end in lines of the script, with which the loss must not merge.
+    """
+    return f"{aftermath.output_lost}\n{message}" if aftermath.output_lost else message
 
 
 def _with_scores(life: Life, forecasts: Sequence[KeptForecast]) -> Life:

@@ -17,7 +17,8 @@ import structlog
 from headway.contract.manifest import MANIFEST, Manifest, Name
 from headway.contract.run_facts import StartedFrom
 from headway.contract.spec import JobSpec
-from headway.contract.views.jobs import CheckpointView, JobView
+from headway.contract.views.jobs import JobView
+from headway.contract.views.stored_files import CheckpointView
 from service.domain.identity.access import Principal
 from service.domain.shared.errors import InvalidField, NotFound, Unavailable
 from service.usecases.ports.storage import StoredObjects

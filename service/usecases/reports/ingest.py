@@ -28,10 +28,11 @@ from headway.contract.health import DeviceFault, DeviceProbed
 from headway.contract.links import LinksProbed
 from headway.contract.merging import merged, parsed
 from headway.contract.rank_lines import from_fields
-from headway.contract.runtime import CannotMeet, FirstStep, Progress, Ready, StandsStill
+from headway.contract.runtime import CannotMeet, FirstStep, Lingers, Progress, Ready, StandsStill
 from service.domain.jobs.failures import RankExit
 from service.domain.life.ends import release_node
 from service.domain.life.life import Launch, Life
+from service.domain.life.lingering import script_ended
 from service.domain.life.losses import rank_ended, ranks_hung, start_failed
 from service.domain.life.messages import awaits_start, message_refused, message_taken, ranks_started
 from service.domain.life.standstill import stands_still
@@ -206,6 +207,8 @@ async def _after_message(tx: Transaction, node_id: str, life: Life, entry: RankM
         message = from_fields(entry.message)
     except ValueError as error:
         return message_refused(life, str(error))
+    if isinstance(message, Lingers):  # about the process, whatever rank it has now
+        return script_ended(life, who, message)
     if not life.crew.may_report(who, message.generation, message.rank):
         return life
     if isinstance(message, StandsStill):

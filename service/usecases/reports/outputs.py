@@ -51,6 +51,8 @@ def output_message(entry: OutputReport, node: str) -> str:
             )
         case "fetched":
             return f"the output folder is on node {node}: {folder}, {size_text(entry.moved_bytes)} fetched"
+        case "failed" | "lost" if entry.paths:
+            return f"not saved of the output folder on node {node}: {_listed(entry)}. {entry.message}"
         case "failed":
             return (
                 f"the output folder could not be saved from node {node}; the save before is kept, and the next one "

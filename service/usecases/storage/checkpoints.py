@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from headway.contract.manifest import MANIFEST, Manifest, Name
-from headway.contract.views.jobs import TERMINAL_STATES, CheckpointPage, CheckpointView, JobView
+from headway.contract.views.jobs import TERMINAL_STATES, JobView
+from headway.contract.views.stored_files import CheckpointPage, CheckpointView
 from service.domain.jobs.restorable import Restorable
 from service.domain.shared.errors import InvalidField, NotFound, Unavailable
 from service.usecases.ports.storage import Stored, StoredObjects

@@ -13,11 +13,13 @@ from headway.contract.output import (
     Merged,
     OutputEntry,
     OutputManifest,
+    is_hole,
     manifest_names,
     merge,
     newest,
 )
-from headway.contract.views.jobs import JobView, OutputFileView, OutputPage
+from headway.contract.views.jobs import JobView
+from headway.contract.views.stored_files import OutputFileView, OutputPage
 from service.domain.shared.errors import NotFound, Unavailable
 from service.usecases.ports.storage import StoredObjects
 from service.usecases.storage.checkpoints import checkpoint_prefix
@@ -120,7 +122,18 @@ def _view(path: str, entry: OutputEntry) -> OutputFileView:
         generation=entry.version[0],
         parts=len(entry.parts),
         target=entry.target,
+        holes=_holes(entry),
     )
+
+
+def _holes(entry: OutputEntry) -> list[tuple[int, int]]:
+    """Return the ranges of parts that have only zeros, as first and end."""
+    found: list[tuple[int, int]] = []
+    for part, key in enumerate(entry.parts):
+        if is_hole(key):
+            first = found.pop()[0] if found and found[-1][1] == part else part
+            found.append((first, part + 1))
+    return found
 
 
 def _note(job: JobView, merged: Merged) -> str:

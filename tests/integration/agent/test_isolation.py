@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headway.contract.agents import OutputReport
 from tests.integration.agent.looking import alive, launchers, wait_until
 from tests.integration.agent.stub import AgentProcess, StubService
 
@@ -154,12 +157,12 @@ def _attack(stub: StubService, agent: AgentProcess, tmp_path: Path) -> dict[str,
 def test_a_job_reaches_neither_its_agent_nor_another_job(
     stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path, kind: str
 ) -> None:
-    agent = make_agent("--isolation", kind)
+    agent = make_agent("--isolation", kind, "--umask", "027")
     found = _attack(stub, agent, tmp_path)
     assert found["done"] == []
     assert found["of"] > 25
     assert found["gained"] == []
-    assert (found["core"], found["umask"]) == (0, 0o077)
+    assert (found["core"], found["umask"]) == (0, 0o027)
     assert found["home"] == str(agent.state / "runs" / "attacker" / "home")
     assert (found["uid"] != os.getuid()) == (kind == "users")
 
@@ -189,6 +192,69 @@ def test_a_confined_job_has_what_it_needs(
     stub.run("good", "python train.py", bundle=stub.add_bundle({"train.py": HOLDS_BY_ITSELF}))
     assert stub.exits("good")[0].exit_code == 0, stub.log("good")
     assert "sum 28\nagain" in stub.wait_log("good", "again")
+
+
+LEAVES = """
+import ctypes
+open("/dev/shm/" + {name!r}, "w").write("x")
+open("/tmp/" + {name!r}, "w").write("x")
+print("segment", ctypes.CDLL(None).shmget(0, 4096, 0o1600), flush=True)
+"""
+
+
+@needs_root
+@pytest.mark.slow
+def test_memory_of_an_ended_job_is_removed_and_its_temporary_files_are_named(
+    stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path
+) -> None:
+    make_agent("--isolation", "users").start()
+    stub.wait_for(lambda: stub.reports)
+    name = f"left-{os.getpid()}"
+    try:
+        stub.run("leaves", "python t.py", bundle=stub.add_bundle({"t.py": LEAVES.format(name=name)}))
+        stub.released("leaves")
+        segment = stub.log("leaves").split()[1]
+        assert int(segment) >= 0
+        assert not Path("/dev/shm", name).exists()
+        lines = Path("/proc/sysvipc/shm").read_text().splitlines()
+        assert segment not in {line.split()[1] for line in lines}
+        (said,) = [one for one in stub.of("leaves", OutputReport) if one.what == "elsewhere"]
+        assert f"/tmp/{name}" in said.paths
+    finally:
+        Path("/tmp", name).unlink(missing_ok=True)
+
+
+WRITES = """
+import os, sys
+os.makedirs(sys.argv[1] + "/inner")
+open(sys.argv[1] + "/inner/model.txt", "w").write("weights")
+"""
+READS = """
+import os, sys
+print("read", open(sys.argv[1] + "/inner/model.txt").read(), "as", os.getuid(), flush=True)
+"""
+
+
+@needs_root
+@pytest.mark.slow
+def test_job_reads_what_another_job_wrote_to_a_common_folder(
+    stub: StubService, make_agent: Callable[..., AgentProcess]
+) -> None:
+    agent = make_agent("--isolation", "users")
+    agent.before = ("sh", "-c", 'umask 022; exec "$@"', "sh")
+    agent.start()
+    stub.wait_for(lambda: stub.reports)
+    common = Path(
+        tempfile.mkdtemp(prefix="common-")
+    )  # outside of the tests' own folder, which is closed to other users
+    common.chmod(0o1777)
+    try:
+        for job, script in (("writes", WRITES), ("reads", READS)):
+            stub.run(job, f"python {job}.py {common}/cache", bundle=stub.add_bundle({f"{job}.py": script}))
+            assert stub.exits(job)[0].exit_code == 0, stub.log(job)
+        assert "read weights as" in stub.wait_log("reads", "read")
+    finally:
+        shutil.rmtree(common)
 
 
 @pytest.mark.slow

@@ -181,12 +181,18 @@ open("train.py", "a").write("# changed")
 @pytest.mark.slow
 def test_a_folder_over_its_bound_is_told_before_the_release(hosts: Hosts) -> None:
     hosts.next("a")
-    script = "import os; open(os.environ['HEADWAY_OUTPUT_DIR'] + '/big', 'w').write('x' * 5000)"
+    script = """
+import os
+for name, size in (("big", 5000), ("small", 50)):
+    with open(os.environ["HEADWAY_OUTPUT_DIR"] + "/" + name, "w") as file:
+        file.write("x" * size)
+"""
     hosts.run("large", 1, script, output={"max_bytes": 4096})
-    hosts.stub.exits("large")
+    hosts.stub.released("large", 1)
     (said,) = hosts.said("large", "lost")
     assert "output.max_size" in said.message
-    assert hosts.saved_parts("large") == 0
+    assert said.paths == ["big (4.88 KiB)"]
+    assert [(one.files, one.size_bytes) for one in hosts.said("large", "saved")] == [(1, 50)]
 
 
 @pytest.mark.slow

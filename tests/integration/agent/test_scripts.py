@@ -9,7 +9,7 @@ import pytest
 
 from headway.contract.agents import RankMessage
 from headway.contract.rank_lines import from_fields
-from headway.contract.runtime import FirstStep, Message, Metrics, Progress
+from headway.contract.runtime import FirstStep, Lingers, Message, Metrics, Progress
 from tests.integration.agent.stub import StubService
 
 M = TypeVar("M")
@@ -120,6 +120,22 @@ def test_a_program_that_is_stopped_behind_a_shell(shared: StubService, run: str)
     (end,) = shared.exits(job).values()
     assert (end.exit_code, end.signal) in {(143, None), (None, 15)}
     assert end.stopped_by_agent
+
+
+LEAVES_A_THREAD = """
+import threading, time
+threading.Thread(target=time.sleep, args=[1e5], name="uploader").start()
+"""
+
+
+def test_thread_that_outlives_its_script_is_reported_and_its_rank_ends_well(shared: StubService) -> None:
+    job = "lingers"
+    bundle = shared.add_bundle({"leaves.py": LEAVES_A_THREAD})
+    shared.run(job, "python leaves.py", bundle=bundle, env={"HEADWAY_EXIT_WITHIN_S": "0.2"})
+    (end,) = shared.exits(job).values()
+    assert (end.exit_code, end.signal) == (0, None)
+    (report,) = of(said(shared, job), Lingers)
+    assert (report.over, report.waits_for) == (True, ("thread uploader",))
 
 
 ZONE = """

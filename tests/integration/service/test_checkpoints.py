@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from headway.contract.manifest import Manifest, Name
-from headway.contract.views.jobs import CheckpointPage
+from headway.contract.views.stored_files import CheckpointPage
 from tests.integration.service.conftest import Harness
 
 

@@ -6,7 +6,7 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
-from headway.contract.output import OutputEntry, OutputManifest, data_prefix
+from headway.contract.output import HOLE, PART_BYTES, OutputEntry, OutputManifest, data_prefix
 from headway.contract.views.jobs import JobState
 from tests.integration.service.conftest import Harness, entry
 from tests.integration.service.test_life_of_a_job import start
@@ -51,6 +51,20 @@ async def test_files_are_listed_and_downloaded(harness: Harness) -> None:
         assert answer.json()["code"] == "not_found"
 
 
+async def test_holes_of_a_sparse_file_are_listed_as_ranges_of_parts(harness: Harness) -> None:
+    job = await harness.submit()
+    prefix = data_prefix(1, "a")
+    data, hole = (f"{prefix}{digest}" for digest in (hashlib.sha256(b"one").hexdigest(), HOLE))
+    sparse = OutputEntry(version=(1, 0), size_bytes=5 * PART_BYTES, parts=(hole, hole, data, hole, data))
+    manifest = OutputManifest(
+        lineage=1, joined=False, node="a", sequence=1, saved_at=_AT, entries={"sparse": sparse}
+    )
+    text = manifest.model_dump_json().encode()
+    await harness.service.storage.put(f"checkpoints/{job.id}/{manifest.key}", text)
+    (one,) = (await listed(harness))["items"]
+    assert (one["parts"], one["holes"]) == (5, [[0, 2], [3, 4]])
+
+
 async def test_a_part_that_was_replaced_is_refused(harness: Harness) -> None:
     job = await harness.submit()
     await save(harness, job.id, 1, a=b"one")
@@ -72,7 +86,9 @@ async def test_news_of_the_folder_are_events_and_a_lost_save_is_in_the_last_mess
     )
     done = await harness.job()
     assert done.state is JobState.SUCCEEDED
-    assert "The disk is full." in done.message
+    first, *rest = done.message.splitlines()
+    assert first.endswith("The disk is full.")
+    assert rest, "why the job ended"
     found = (await harness.client.get("/api/v1/jobs/job/events")).json()["items"]
     kinds = [one["kind"] for one in found]
     assert kinds.index("output_elsewhere") < kinds.index("output_lost") < kinds.index("succeed")

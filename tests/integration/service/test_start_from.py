@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from headway.contract.manifest import CheckpointPart, Manifest, Name
-from headway.contract.views.jobs import CheckpointPage, JobView
+from headway.contract.views.jobs import JobView
+from headway.contract.views.stored_files import CheckpointPage
 from tests.integration.service.conftest import Harness
 
 PART = b"weights"

@@ -14,7 +14,7 @@ from rich.text import Text
 from headway.cli.context import Format, JobName, Output, ProjectName, of
 from headway.cli.render.jobs import columns
 from headway.contract.values.quantities import size_text
-from headway.contract.views.jobs import OutputPage
+from headway.contract.views.stored_files import OutputPage
 
 
 def output(

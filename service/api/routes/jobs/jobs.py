@@ -15,7 +15,6 @@ from headway.contract.views.forecasts import ForecastView
 from headway.contract.views.identity import Role
 from headway.contract.views.jobs import (
     CancelRequest,
-    CheckpointPage,
     EventView,
     JobPatch,
     JobProgress,
@@ -27,6 +26,7 @@ from headway.contract.views.jobs import (
     ResizeRequest,
 )
 from headway.contract.views.ranks import RankView
+from headway.contract.views.stored_files import CheckpointPage
 from service.api.http.access import Caller, OwnJob, SeenJob, needs
 from service.api.http.context import ApiContext, Context, Cursor, IdempotencyKey, Limit, new_id
 from service.api.http.problems import PROBLEM

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from headway.contract.output import MAX_PATH_BYTES
 from headway.contract.views.identity import Role
-from headway.contract.views.jobs import OutputPage
+from headway.contract.views.stored_files import OutputPage
 from service.api.http.access import SeenJob, needs
 from service.api.http.context import Context, Limit
 from service.api.http.render import as_page

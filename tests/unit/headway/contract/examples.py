@@ -183,6 +183,7 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
     runtime.StandsStill(**_SAID, silent_s=42.0, usual_s=0.3, unanswered=("10.0.0.2",), over=True),
     runtime.Stopped(**_SAID, samples=640),
     runtime.Completed(**_SAID, samples=6400),
+    runtime.Lingers(**_SAID, ended_s=5.0, within_s=600.0, exit_code=0, waits_for=("thread uploader",), over=True),
 )  # fmt: skip
 
 ORDER = orders.Order(

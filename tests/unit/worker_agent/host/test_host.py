@@ -61,6 +61,8 @@ def test_cpu_slots_and_gpus_that_are_not_there() -> None:
         (["--ports", "9-10"], "range of ports"),
         (["--ports", "30000"], "range of ports"),
         (["--device-kind", "A 100"], "device kind"),
+        (["--umask", "777"], "owner"),
+        (["--umask", "29"], "022"),
         (["--url", ""], "--url (or HEADWAY_URL) is missing"),
         (["--token", ""], "--token"),
     ],
@@ -69,3 +71,10 @@ def test_wrong_usage_is_explained(extra: list[str], message: str, capsys: pytest
     with pytest.raises(SystemExit, match="2"):
         parse([*ARGUMENTS, *extra], {})
     assert message in capsys.readouterr().err
+
+
+def test_umask_of_ranks_is_read_as_octal() -> None:
+    arguments = [*ARGUMENTS, "--address", "127.0.0.1"]
+    assert parse([*arguments, "--umask", "027"], {}).umask == 0o027
+    assert parse(arguments, {"HEADWAY_UMASK": "002"}).umask == 0o002
+    assert parse(arguments, {}).umask is None

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.contract.runtime import Lingers
 from worker_agent.launcher import processes, program
 from worker_agent.launcher.preload import Preloaded, recorded_reads, shadowed
 from worker_agent.launcher.protocol import (
@@ -29,6 +32,7 @@ from worker_agent.launcher.protocol import (
     encode,
     socket_address,
 )
+from worker_agent.link.messages import read_messages
 
 MESSAGES = [
     Hello(),
@@ -172,6 +176,47 @@ def test_a_file_that_a_program_leaves_open_is_complete_as_under_the_interpreter(
     )
     subprocess.run([sys.executable, program.__file__, "t.py"], cwd=tmp_path, timeout=60, check=True)
     assert ((tmp_path / "log.txt").read_text(), (tmp_path / "raw").read_bytes()) == ("lines", b"1")
+
+
+LINGERS = """
+import multiprocessing as m, sys, threading, time
+kind, code = sys.argv[1:]
+if kind == "thread":
+    threading.Thread(target=time.sleep, args=[1e5], name="uploader").start()
+elif kind == "process":
+    m.get_context("fork").Process(target=time.sleep, args=[1e5], name="uploader").start()
+else:
+    import atexit
+    atexit.register(time.sleep, 1e5)
+print("main ends")
+sys.exit(int(code))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "waits_for"),
+    [("thread", 0, ("thread uploader",)), ("process", 3, ("process uploader",)), ("exit", 0, ())],
+)
+def test_program_kept_by_threads_processes_or_exit_functions_ends_at_its_bound(
+    tmp_path: Path, kind: str, code: int, waits_for: tuple[str, ...]
+) -> None:
+    (tmp_path / "t.py").write_text(LINGERS)
+    own = {"HEADWAY_EXIT_WITHIN_S": "0.1", "HEADWAY_CONTROL": str(tmp_path), "HEADWAY_MEMBER": "7.2"}
+    with (tmp_path / "log").open("w") as log:
+        child = subprocess.Popen(
+            [sys.executable, program.__file__, "t.py", kind, str(code)],
+            cwd=tmp_path, env=os.environ | own, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        assert child.wait(60) == code
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # the process that it left
+    (line,) = read_messages(tmp_path / "rank-2.jsonl", 0, rank=2, generation=7)
+    assert isinstance(line.message, Lingers), line.problem
+    assert (line.message.waits_for, line.message.exit_code, line.message.over) == (waits_for, code, True)
+    assert line.message.within_s == 0.1
+    assert "exit_within" in (tmp_path / "log").read_text()
 
 
 PREPARES = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from collections.abc import Iterable
@@ -9,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.contract.output import PART_BYTES
+from headway.contract.output import HOLE, PART_BYTES
 from headway.storage.stores import Data, Folder
 from tests.unit.worker_agent.output.conftest import Node
 from worker_agent.output.tree import open_tree
-from worker_agent.output.values import CannotSave
 
 
 def test_everything_comes_over(a: Node, b: Node) -> None:
@@ -105,14 +105,73 @@ def test_what_storage_did_not_take_is_saved_before_the_next_start_on_the_node(a:
     assert b.files() == {"snapshot.pt": "epoch 2, never saved"}
 
 
-def test_a_folder_that_became_too_large_stays_as_it_is_on_its_node(a: Node) -> None:
+def test_a_folder_that_became_too_large_stays_as_it_is_on_its_node(a: Node, b: Node) -> None:
     a.write("snapshot.pt", "1234")
     a.save(1)
     a.write("snapshot.pt", "123456789")
-    with pytest.raises(CannotSave):
-        a.save(1, most=8)
+    assert a.save(1, most=8).left_out == ["snapshot.pt (9 B)"]
     a.fetch(2, most=8)
     assert a.files() == {"snapshot.pt": "123456789"}
+    assert a.save(2).left_out == []
+    b.fetch(3)
+    assert b.files() == {"snapshot.pt": "123456789"}
+
+
+def test_folder_beyond_its_size_keeps_what_is_saved_and_the_smallest_new_files(a: Node, b: Node) -> None:
+    a.write("saved", "12345")
+    a.save(1)
+    a.write("small", "12")
+    a.write("large", "123456")
+    a.write("larger", "1234567")
+    saved = a.save(1, most=8)
+    assert saved.left_out == ["larger (7 B)", "large (6 B)"]
+    assert "output.max_size" in saved.problem
+    b.fetch(2)
+    assert b.files() == {"saved": "12345", "small": "12"}
+
+
+def test_file_beyond_the_size_keeps_its_version_before(a: Node, b: Node) -> None:
+    a.write("log", "1234")
+    a.write("note", "1")
+    a.save(1)
+    a.write("log", "1" * 100)
+    assert a.save(1, most=50).left_out == ["log (100 B)"]
+    b.fetch(2)
+    assert b.files() == {"log": "1234", "note": "1"}
+
+
+def test_sparse_file_is_saved_and_fetched_with_its_holes(a: Node, b: Node) -> None:
+    size_bytes, at = 1 << 38, (5 * PART_BYTES) + 7
+    with (a.folder / "data.mdb").open("wb") as file:
+        file.truncate(size_bytes)
+        file.seek(at)
+        file.write(b"content")
+    saved = a.save(1, most=8 << 20)
+    assert saved.left_out == []
+    assert saved.size_bytes == PART_BYTES
+    assert saved.moved_bytes == 2 * PART_BYTES, "one part with data, and one hole"
+    assert b.fetch(2).moved_bytes == PART_BYTES
+    copy = b.folder / "data.mdb"
+    assert copy.stat().st_size == size_bytes
+    assert copy.stat().st_blocks * 512 <= 2 * PART_BYTES
+    with copy.open("rb") as file:
+        file.seek(at - 1)
+        assert file.read(9) == b"\0content\0"
+    assert b.save(2).moved_bytes == 0
+
+
+def test_hard_links_count_and_are_read_once(a: Node, b: Node) -> None:
+    big = a.write("weights.bin", "0" * 100_000)
+    for number in range(4):
+        os.link(big, a.folder / f"epoch-{number}.bin")
+    saved = a.save(1, most=150_000)
+    assert (saved.left_out, saved.moved_bytes) == ([], 100_000)
+    b.fetch(2)
+    assert len(b.files()) == 5
+
+
+def test_part_of_zeros_has_the_digest_of_a_hole() -> None:
+    assert hashlib.sha256(bytes(PART_BYTES)).hexdigest() == HOLE
 
 
 def test_files_removed_elsewhere_are_removed_here(a: Node, b: Node) -> None:

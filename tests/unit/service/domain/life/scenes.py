@@ -8,7 +8,7 @@ from typing import TypeVar
 from headway.contract.agents import AnyCommand, OrderCommand, RunCommand, StopCommand
 from headway.contract.manifest import Name
 from headway.contract.runtime import Left, Ready, Switched
-from headway.contract.views.jobs import CheckpointView
+from headway.contract.views.stored_files import CheckpointView
 from service.domain.jobs.failures import RankExit
 from service.domain.jobs.job import Allocation, Job
 from service.domain.jobs.membership import Born

@@ -143,6 +143,7 @@ def test_ranks_get_the_settings_of_the_job_file() -> None:
         secrets={"HF_TOKEN": "hf-token"},
         checkpoint={"every": 20, "keep": 2, "grace_s": 9},
         output={"dir": "out", "every": 30},
+        exit_within=90,
         elastic={"min": 1, "max": 2, "partial_backprop": {"min_depth": 0.25}, "redundancy": "neighbour"},
     )
     run = run_at(cluster, "n0")
@@ -150,6 +151,7 @@ def test_ranks_get_the_settings_of_the_job_file() -> None:
     assert run.env == {
         "SEED": "7",
         runtime.ENV_PROJECT: project,
+        runtime.ENV_EXIT_WITHIN_S: "90",
         runtime.ENV_TRACKERS: "tensorboard",
         runtime.ENV_MIN_DEPTH: "0.25",
         runtime.ENV_REDUNDANCY: "neighbour",

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from headway.cli.context import Cli
 from headway.cli.main import app
 from headway.contract.values.quantities import size_text
-from headway.contract.views.jobs import CheckpointPage, CheckpointView
+from headway.contract.views.stored_files import CheckpointPage, CheckpointView
 from tests.unit.headway.stub import NOW, StubService, ok, refusal
 
 ROUTE = "GET /api/v1/jobs/digits/checkpoints"
