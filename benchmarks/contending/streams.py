@@ -159,12 +159,13 @@ _ALL = (
     Stream(
         name="many-small",
         jobs=(
-            Planned(name="wide", at_s=0.0, work_s=260.0, minimum=2, maximum=4, priority=30),
-            Planned(name="pair", at_s=2.0, work_s=220.0, minimum=2, maximum=2, priority=50),
-            Planned(name="tail", at_s=4.0, work_s=90.0, maximum=1, priority=10),
+            Planned(name="pair", at_s=0.0, work_s=700.0, minimum=2, maximum=2, priority=50),
+            Planned(name="solo", at_s=2.0, work_s=420.0, maximum=1, priority=40),
+            Planned(name="tail", at_s=4.0, work_s=300.0, maximum=1, priority=10),
+            Planned(name="wide", at_s=6.0, work_s=200.0, minimum=2, maximum=4, priority=30),
             *(
                 replace(one, maximum=1, priority=80)
-                for one in _sweep("small", (20.0, 8.0, 25.0, 15.0) * 3, since_s=30.0, every_s=17.0)
+                for one in _sweep("small", (20.0, 8.0, 25.0, 15.0) * 3, since_s=30.0, every_s=35.0)
             ),
         ),
     ),
