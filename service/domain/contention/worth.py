@@ -20,8 +20,9 @@ def not_worth_a_stop(
 ) -> BoolArray:
     """Return the waiting jobs (J,) that start on free slots only.
 
-    They would train for less time than it costs to stop a job for them and start both, or the slots of jobs that
-    end sooner suffice for them.
+    They would train for less time than it costs to stop a job for them and start it again, from the order to stop to
+    the next first step; or the slots of jobs that end sooner suffice for them. A job of unknown length is brief if all
+    ended jobs of its class were.
     """
     holds = given.current != NOTHING
     none = np.zeros(len(among), dtype=np.bool_)
@@ -30,10 +31,10 @@ def not_worth_a_stop(
     cost_s = float(restart_s[holds].min())
     waits = among & ~holds & (smallest != NOTHING)
     speed = given.goodput[np.arange(len(smallest)), np.maximum(smallest, 0)]
-    brief = waits & (_left_s(given, speed) < cost_s)
+    brief = np.asarray(waits & (_longest_left_s(given, speed) < cost_s))
     ends = holds & (_left_s(given, goodput_now(given)) < cost_s)
     now = _without(given, smallest, none)
-    found = brief & _without_room(now, brief)
+    found: BoolArray = np.asarray(brief & _without_room(now, brief))
     if ends.any():
         # Slots that come in a moment go to the first jobs in line, and nobody is stopped for these.
         soon = _without(given, smallest, ends)
@@ -65,6 +66,23 @@ def _left_s(given: RoundInput, speed: FloatArray) -> FloatArray:
     """Return the seconds to go (J,) at these speeds; infinite if unknown."""
     known = (speed > 0) & np.isfinite(given.remaining)
     return np.where(known, given.remaining / np.where(speed > 0, speed, 1.0), np.inf)
+
+
+def _longest_left_s(given: RoundInput, speed: FloatArray) -> FloatArray:
+    """Return the seconds to go (J,) at these speeds; for a job of unknown length, those of the longest ended job of its class.
+
+    They are infinite for a job that has been served, and in a class without ended jobs.
+    """
+    left_s, finished = _left_s(given, speed), given.finished
+    if finished is None or not len(finished.run_s):
+        return left_s
+    longest_s = np.zeros(int(max(given.job_class.max(initial=0), finished.job_class.max(initial=0))) + 1)
+    known_s = np.where(finished.run_s > 0, finished.run_s, np.inf)
+    np.maximum.at(longest_s, finished.job_class, known_s)
+    fresh = (
+        np.isnan(given.remaining) & (given.served_slot_s <= 0) & np.isin(given.job_class, finished.job_class)
+    )
+    return np.where(fresh, longest_s[given.job_class], left_s)
 
 
 def _without(given: RoundInput, smallest: IntArray, gone: BoolArray) -> Room:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import numpy as np
 import pytest
 
 from headway.contract.run_facts import ImposedChange
 from headway.contract.views.jobs import JobProgress
+from service.domain.allocation.knapsack.solver import solve
+from service.domain.contention.guaranteed_jobs import guaranteed_jobs_of
 from service.domain.contention.rate import rests_s
+from service.domain.policies.framework.policy import FinishedJobs
 from tests.unit.service.builders import NOW
 from tests.unit.service.domain.contention.scenes import Rival, Scene, running, waiting
 
@@ -87,3 +91,19 @@ def test_a_rest_lasts_a_minute_and_twice_as_long_after_each_further_change(
 def test_a_rest_is_at_most_as_long_as_the_window_of_changes() -> None:
     imposed = [ImposedChange(at=NOW, cost_s=3.0)] * 40
     assert rests_s(JobProgress(imposed=imposed), NOW) == 600.0
+
+
+@pytest.mark.parametrize(
+    ("run_s", "stops"), [((0.2, 1.0), False), ((0.2, 90.0), True), ((0.2, 0.0), True), ((), True)]
+)
+def test_nobody_is_stopped_for_a_job_whose_class_always_ended_within_the_cost_of_a_stop(
+    run_s: tuple[float, ...], stops: bool
+) -> None:
+    scene = Scene(rivals=[running(1, **ONE, priority=10)] * 4 + [waiting(**ONE, priority=80, age_s=0.0)])
+    ended = FinishedJobs(
+        job_class=np.full(len(run_s), 4), work=np.zeros(len(run_s)), run_s=np.array(run_s, dtype=np.float64)
+    )
+    given = replace(scene.given, finished=ended)
+    nobody = np.zeros(5, dtype=np.bool_)
+    seats = guaranteed_jobs_of(given, scene.tenure, solve, nobody)
+    assert bool(seats.barred[4]) is not stops
