@@ -16,8 +16,15 @@ with a pinned size is that size.
 
 `early_vacates`: number of times that ranks were stopped for the gain of another job within `min_run_s` of the grant of their
 slots. `min_run_s` is the larger of 60 s and twenty times the cost of a stop and a start (`start_s` + `stop_s`, medians of the
-stream). Stops for users' commands, drains, failures, budgets, quotas and deadlines do not count. All jobs have the same
-priority. A stop is for the gain of others unless it gives the job more slots.
+stream). Stops for users' commands, drains, failures, budgets, quotas and deadlines do not count, nor do stops for a higher
+priority that was submitted since the grant. A stop is for the gain of others unless it gives the job more slots.
+
+`self_evictions`: number of times that a job was stopped for others and got back a slot within a minute, without another job on
+that slot in between.
+
+`order_violations`: number of pairs of jobs in which the one of higher priority ran less than the other one ran in its place. A
+job runs in the place of a job that waits if its slots, those of other lower priorities, and the free ones suffice for the minimum
+of the waiting job. Not counted: a turn within `min_run_s` that began after the waiting job's submit, and what a change costs.
 
 `pinned_vacates`: number of times that slots or ranks of a job with a pinned size were taken for the gain of another job.
 
@@ -26,7 +33,8 @@ slots. First starts, starts after a wait, and abandoned changes are not counted.
 
 `time_ratio`: mean time from submit to end over that of the ideal. In the ideal, all present jobs always have equal fractional
 shares of the slots within their minimums and maximums, and changes and starts cost nothing. Between two sizes the speed is
-interpolated. Where the minimums do not fit, jobs take turns at no cost. The submit times are the real ones.
+interpolated. Where the minimums do not fit, jobs take turns at no cost. The submit times are the real ones. The ideal knows no
+priorities, so streams with several of them have no ratio.
 
 `unfinished`: jobs that were cancelled because they took too long. Their times until then are part of the other measures.
 
@@ -70,7 +78,7 @@ def measure(streams: Sequence[Stream]) -> dict[str, dict[str, float]]:
         with temporary_folder() as folder:
             played = play(stream, folder, halt)
             _print_course(played)  # before the folder is removed, which can take long on a busy disk
-        found = measures(played.pasts, stream.slots, played.ideal_s)
+        found = measures(played.pasts, stream.slots, played.ideal_s, played.held)
         found["wall_s"] = time.monotonic() - began_s
         return {name: round(value, 4) for name, value in found.items()}
 

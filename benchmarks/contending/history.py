@@ -56,6 +56,7 @@ class Past:
 
     Attributes:
         minimum: fewest slots.
+        priority: priority in the job file.
         work_s: seconds of work on one slot.
         succeeded: True if it did all of its work; False if it was cancelled because it took too long.
     """
@@ -67,11 +68,22 @@ class Past:
     finished_s: float
     succeeded: bool
     events: tuple[Happened, ...]
+    priority: int = 50
 
     @property
     def completion_s(self) -> float:
         """Seconds from submit to end."""
         return self.finished_s - self.submitted_s
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Slot that a job held, in seconds since the stream's first submit."""
+
+    slot: int
+    name: str
+    from_s: float
+    to_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncpg
 
 from benchmarks.cluster import POLL_S, warm_cluster
-from benchmarks.contending.history import Happened, Past
+from benchmarks.contending.history import Happened, Held, Past
 from benchmarks.contending.ideal import FluidJob, ideal_ends
 from benchmarks.contending.streams import Pin, Planned, Stream
 from benchmarks.servers import connected
@@ -24,16 +24,6 @@ from headway.local.postgres import EmbeddedPostgres
 SCRIPT = Path(__file__).parents[1] / "scripts" / "sharing.py"
 _WARM_UP = Stream(name="warm-up", jobs=(Planned(name="warm-up", at_s=0.0, work_s=2.0),))
 _GRANTS = "SELECT slot, job_id, granted_at, released_at FROM slot_grants ORDER BY granted_at, slot"
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Slot that a job held, in seconds since the stream's first submit."""
-
-    slot: int
-    name: str
-    from_s: float
-    to_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +84,7 @@ def fluid(past: Past, planned: Planned, stream: Stream) -> FluidJob:
         work_s=past.work_s,
         part=planned.part,
         minimum=past.minimum,
-        maximum=stream.slots,
+        maximum=planned.maximum or stream.slots,
         pins=tuple(pins),
     )
 
@@ -135,6 +125,7 @@ def _past(client: Client, view: JobView, work_s: float, zero_at: datetime) -> Pa
     return Past(
         name=view.name,
         minimum=view.spec.elastic.min,
+        priority=view.spec.priority,
         work_s=work_s,
         submitted_s=_since(view.submitted_at, zero_at),
         finished_s=_since(view.finished_at, zero_at),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.contending.history import (
     Change,
+    Held,
     Past,
     Span,
     at_time,
@@ -16,14 +17,22 @@ from benchmarks.contending.history import (
     starts_s,
     stops_s,
 )
+from benchmarks.contending.ordering import (
+    Precedence,
+    is_for_later_priority,
+    order_violations,
+    self_evictions,
+)
 
 LEAST_RUN_S = 60.0
 LEAST_RUN_TIMES = 20.0
 """Minimum run time before others may take a job's slots, in multiples of the cost of its stop and start."""
-SUMMED = frozenset({"early_vacates", "pinned_vacates", "unfinished"})
+SUMMED = frozenset({"early_vacates", "self_evictions", "order_violations", "pinned_vacates", "unfinished"})
 GOALS: Mapping[str, float] = {
     "starved_s": 2.0,
     "early_vacates": 0,
+    "self_evictions": 0,
+    "order_violations": 0,
     "pinned_vacates": 0,
     "changes_per_job_hour": 12.0,
     "time_ratio": 1.05,
@@ -82,8 +91,14 @@ def waits_of(pasts: Sequence[Past], slots: int, condition: Callable[[Moment, str
                 yield Wait(name, since.pop(name), at_s)
 
 
-def measures(pasts: Sequence[Past], slots: int, ideal_s: Sequence[float]) -> dict[str, float]:
-    """Return all measures of a stream. `ideal_s` are the completion times of the jobs in the ideal."""
+def measures(
+    pasts: Sequence[Past], slots: int, ideal_s: Sequence[float], held: Sequence[Held] = ()
+) -> dict[str, float]:
+    """Return all measures of a stream.
+
+    `ideal_s` are the completion times of the jobs in the ideal, which knows no priorities: a stream of several priorities
+    has no `time_ratio`. `held` are the slots that the jobs held.
+    """
     changes = [change for past in pasts for change in changes_of(past)]
     least_s = min_run_s(pasts)
     held_s = [_held_s(past) for past in pasts]
@@ -93,9 +108,11 @@ def measures(pasts: Sequence[Past], slots: int, ideal_s: Sequence[float]) -> dic
     )
     vacates = [change for change in changes if change.stops and change.for_others]
     mean_s, mean_ideal_s = statistics.mean(past.completion_s for past in pasts), statistics.mean(ideal_s)
-    return {
+    found = {
         "starved_s": starved,
-        "early_vacates": len(early_of(changes, least_s)),
+        "early_vacates": len(early_of(changes, least_s, pasts, held)),
+        "self_evictions": len(self_evictions(changes, held)),
+        "order_violations": len(violations_of(pasts, slots)),
         "pinned_vacates": len(pinned_of(changes)),
         "changes_per_job_hour": len(changes) / (sum(held_s) / 3600.0),
         "time_ratio": mean_s / mean_ideal_s,
@@ -117,6 +134,9 @@ def measures(pasts: Sequence[Past], slots: int, ideal_s: Sequence[float]) -> dic
         "job_hours": sum(held_s) / 3600.0,
         "jobs": len(pasts),
     }
+    if len({past.priority for past in pasts}) > 1:
+        del found["time_ratio"]
+    return found
 
 
 def min_run_s(pasts: Sequence[Past]) -> float:
@@ -126,9 +146,28 @@ def min_run_s(pasts: Sequence[Past]) -> float:
     return max(LEAST_RUN_S, LEAST_RUN_TIMES * (start_s + stop_s))
 
 
-def early_of(changes: Sequence[Change], least_s: float) -> list[Change]:
-    """Return the stops for the gain of others of ranks that had slots for less than `least_s` seconds."""
-    return [change for change in changes if change.stops and change.for_others and change.ran_s < least_s]
+def early_of(
+    changes: Sequence[Change], least_s: float, pasts: Sequence[Past], held: Sequence[Held]
+) -> list[Change]:
+    """Return the stops for the gain of others of ranks that had slots for less than `least_s` seconds.
+
+    A higher priority that was submitted after the run began may take its slots at any time.
+    """
+    return [
+        change
+        for change in changes
+        if change.stops
+        and change.for_others
+        and change.ran_s < least_s
+        and not is_for_later_priority(change, pasts, held)
+    ]
+
+
+def violations_of(pasts: Sequence[Past], slots: int) -> list[Precedence]:
+    """Return the jobs that ran less than one of a lower priority with which they could trade places."""
+    start_s = _median([one for past in pasts for one in starts_s(past.events)])
+    stop_s = _median([one for past in pasts for one in stops_s(past.events)])
+    return order_violations(pasts, slots, min_run_s(pasts), start_s + stop_s)
 
 
 def pinned_of(changes: Sequence[Change]) -> list[Change]:
@@ -145,7 +184,7 @@ def worst_of(streams: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return {
         key: sum(one[key] for one in streams.values())
         if key in SUMMED
-        else max(one[key] for one in streams.values())
+        else max((one[key] for one in streams.values() if key in one), default=0.0)
         for key in GOALS
     }
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping, Sequence
 
-from benchmarks.contending.history import changes_of, starts_s
-from benchmarks.contending.live import Held, PlayedStream
-from benchmarks.contending.measures import GOALS, Moment, early_of, min_run_s, pinned_of, waits_of
+from benchmarks.contending.history import Held, changes_of, starts_s
+from benchmarks.contending.live import PlayedStream
+from benchmarks.contending.measures import (
+    GOALS,
+    Moment,
+    early_of,
+    min_run_s,
+    pinned_of,
+    violations_of,
+    waits_of,
+)
+from benchmarks.contending.ordering import self_evictions
 
 WIDTH = 100
 """Width of the picture, in columns of equal time."""
@@ -73,7 +82,11 @@ def story(played: PlayedStream) -> str:
     """Return starts, changes, waits and ends in order of time; `!` marks violations of the goals."""
     pasts, slots = played.pasts, played.stream.slots
     changes = [change for past in pasts for change in changes_of(past)]
-    bad = [*early_of(changes, min_run_s(pasts)), *pinned_of(changes)]
+    bad = [
+        *early_of(changes, min_run_s(pasts), pasts, played.held),
+        *pinned_of(changes),
+        *self_evictions(changes, played.held),
+    ]
     lines: list[tuple[float, str]] = []
     for change in changes:
         how = "vacated" if change.stops else "in place"
@@ -99,16 +112,25 @@ def story(played: PlayedStream) -> str:
                     f"{mark} {wait.name} has waited {wait.wait_s:.1f} s although all minimums fit",
                 )
             )
+    lines += [
+        (
+            one.to_s,
+            f"! {one.low} ran for {one.low_s:.1f} s in the place of {one.high}, which ran for {one.high_s:.1f} s",
+        )
+        for one in violations_of(pasts, slots)
+    ]
     return "\n".join(f"  {at_s:7.1f} {text}" for at_s, text in sorted(lines))
 
 
 def summary(streams: Mapping[str, Mapping[str, float]], worst: Mapping[str, float]) -> str:
     """Return a table with the measures of all streams, their worst values and the goals."""
-    keys = list(next(iter(streams.values())))
+    keys = list(dict.fromkeys(key for one in streams.values() for key in one))
     header = "".join([f"{'':22}", *(f"{name:>11}" for name in streams), f"{'worst':>11}{'goal':>8}"])
     lines = [header]
     for key in keys:
-        row = f"{key:22}" + "".join(f"{one[key]:11.4g}" for one in streams.values())
+        row = f"{key:22}" + "".join(
+            f"{one[key]:11.4g}" if key in one else f"{'-':>11}" for one in streams.values()
+        )
         if key in GOALS:
             row += f"{worst[key]:11.4g}{GOALS[key]:8.4g} {'met' if worst[key] <= GOALS[key] else 'MISSED'}"
         lines.append(row)

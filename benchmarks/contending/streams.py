@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from benchmarks.scripts.sharing import factor
@@ -21,12 +21,19 @@ class Planned:
         at_s: submit time in seconds after the first job of the stream.
         work_s: mean seconds of work on one slot.
         part: share of a step on one slot that does not become shorter with more slots.
+        minimum, maximum: fewest and most slots; no maximum: all slots.
+        priority: priority in the job file.
+        resize: way of changing its size, if it differs from that of the stream.
     """
 
     name: str
     at_s: float
     work_s: float
     part: float = 0.2
+    minimum: int = 1
+    maximum: int | None = None
+    priority: int = 50
+    resize: Literal["live", "restart"] | None = None
 
     @property
     def steps(self) -> int:
@@ -65,7 +72,7 @@ class Stream:
         return STEP_S * sum(factor(step, self.noise, seed) for step in range(job.steps))
 
     def spec(self, job: Planned, script: str) -> JobSpec:
-        """Return the job file of a job, which may have any size up to all slots."""
+        """Return the job file of a job."""
         seed = self.jobs.index(job)
         return JobSpec.model_validate(
             {
@@ -73,7 +80,12 @@ class Stream:
                 "workdir": script.rpartition("/")[0],
                 "run": f"python {script.rpartition('/')[2]} {job.steps} {STEP_S} {job.part} {self.noise} {seed}",
                 "env": {"OMP_NUM_THREADS": "1"},
-                "elastic": {"min": 1, "max": self.slots, "resize": self.resize},
+                "priority": job.priority,
+                "elastic": {
+                    "min": job.minimum,
+                    "max": job.maximum or self.slots,
+                    "resize": job.resize or self.resize,
+                },
             }
         )
 
@@ -132,6 +144,30 @@ _ALL = (
         name="restart",
         jobs=_sweep("jo", (260.0, 270.0, 240.0, 280.0, 230.0), since_s=0.0, every_s=4.0),
         resize="restart",
+    ),
+    Stream(
+        name="minimums",
+        jobs=(
+            Planned(name="gpt", at_s=0.0, work_s=260.0, minimum=2, maximum=4, priority=50),
+            Planned(name="ae", at_s=3.0, work_s=240.0, maximum=2, priority=50),
+            Planned(name="snapper", at_s=6.0, work_s=200.0, maximum=2, priority=30, resize="restart"),
+            Planned(name="low", at_s=9.0, work_s=150.0, maximum=1, priority=10),
+            Planned(name="shard", at_s=12.0, work_s=260.0, minimum=2, maximum=2, priority=70),
+            Planned(name="digit-cnn", at_s=20.0, work_s=260.0, maximum=4, priority=90),
+        ),
+    ),
+    Stream(
+        name="many-small",
+        jobs=(
+            Planned(name="pair", at_s=0.0, work_s=700.0, minimum=2, maximum=2, priority=50),
+            Planned(name="solo", at_s=2.0, work_s=420.0, maximum=1, priority=40),
+            Planned(name="tail", at_s=4.0, work_s=300.0, maximum=1, priority=10),
+            Planned(name="wide", at_s=6.0, work_s=200.0, minimum=2, maximum=4, priority=30),
+            *(
+                replace(one, maximum=1, priority=80)
+                for one in _sweep("small", (20.0, 8.0, 25.0, 15.0) * 3, since_s=30.0, every_s=35.0)
+            ),
+        ),
     ),
 )
 STREAMS: Mapping[str, Stream] = {stream.name: stream for stream in _ALL}

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row, Solve
-from service.domain.contention.priorities import Room, by_priority, lifted
+from service.domain.contention.priorities import by_priority, lifted
+from service.domain.contention.worth import not_worth_a_stop, resting_jobs
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import kind_capacity
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
@@ -46,6 +47,8 @@ class Tenure:
             needs them; None if the policy has none.
         promised: True for a waiting job whose promised slots are all free (`promises`); None if there is none.
         restart_s: seconds from the order to stop to the next first step; None if unknown.
+        rests_s: seconds for which a waiting job that was stopped for others leaves free slots to later ones, while the
+            minimums do not fit; None if unknown.
     """
 
     run_s: FloatArray
@@ -60,6 +63,7 @@ class Tenure:
     leased: BoolArray | None = None
     promised: BoolArray | None = None
     restart_s: FloatArray | None = None
+    rests_s: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class GuaranteedJobs:
         reserving: index of the waiting job for which slots are kept until it fits; None if there is none.
         smallest: (J,) smallest configuration of each job, `NOTHING` for a job without one.
         barred: (J,) jobs that may have nothing now: slots go to higher priorities, or the job would gain less from
-            them than their holders lose.
+            them than their holders lose, or it was just stopped for others (`worth`).
         next_turn: (J,) order of the waiting jobs with a seat that precede others with one, the greatest first: for
             a guaranteed deadline, then on promised slots, then after the maximum wait; 0 for the others.
     """
@@ -117,7 +121,9 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
     if fit:
         overdue &= ~_behind(given, tenure, smallest, admitted & ~holds & ~overdue, firm)
     else:
-        barred = _too_brief(given, tenure, smallest, admitted & ~overdue & ~due & ~promised)
+        barred = not_worth_a_stop(
+            given, tenure.restart_s, tenure.priority, smallest, admitted & ~overdue & ~due & ~promised
+        ) | resting_jobs(tenure.priority, tenure.rests_s, ~holds & admitted & ~overdue & ~due & ~promised)
         rivals = admitted & ~barred
         since = (given.age_s[None, :] < tenure.run_s[:, None]) | (tenure.run_s >= tenure.min_run_s)[:, None]
         firm &= ~lifted(
@@ -156,26 +162,6 @@ def _next_turn(
 
 def _promised(tenure: Tenure, nobody: BoolArray) -> BoolArray:
     return nobody if tenure.promised is None else tenure.promised
-
-
-def _too_brief(given: RoundInput, tenure: Tenure, smallest: IntArray, among: BoolArray) -> BoolArray:
-    """Return the waiting jobs (J,) that would train for less time than it costs to stop a job for them and start both.
-
-    They start on free slots only. A job of unknown length is not brief.
-    """
-    brief, holds = np.zeros(len(among), dtype=np.bool_), given.current != NOTHING
-    if tenure.restart_s is None or not holds.any():
-        return brief
-    speed = given.goodput[np.arange(len(smallest)), np.maximum(smallest, 0)]
-    known = among & ~holds & (smallest != NOTHING) & (speed > 0) & np.isfinite(given.remaining)
-    left_s = np.where(known, given.remaining / np.where(speed > 0, speed, 1.0), np.inf)
-    cost_s = tenure.restart_s[holds].min()
-    room = Room(given, smallest)
-    for job in np.flatnonzero(holds).tolist():
-        room.take(job, int(given.current[job]))
-    for job in np.flatnonzero(left_s < cost_s).tolist():
-        brief[job] = room.column_of(job) == NOTHING
-    return brief
 
 
 def _behind(

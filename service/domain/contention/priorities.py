@@ -1,7 +1,7 @@
 """Priorities while the minimums of all jobs do not fit: who takes slots from whom, and whose protection ends.
 
 - Protection of a running job is lifted only where a waiting job of a higher priority takes its slots in this decision:
-  from the lowest jobs first, and from no more of them than needed.
+  from the lowest jobs first, protected or not, and from no more of them than needed.
 - Jobs of the highest priorities have seats. Among the jobs of the first priority that does not fit as a whole, the policy
   chooses. Jobs of a lower priority get what those leave.
 """
@@ -81,20 +81,21 @@ def lifted(
     off = np.zeros(len(smallest), dtype=np.bool_)
     holds = given.current != NOTHING
     room = Room(given, smallest)
-    for job in np.flatnonzero(protected).tolist():
-        room.take(job, int(smallest[job]))
-    others = _descending(holds & ~protected & among, priority, given.waited_s)
-    other = next(others, None)
+    stays = holds & (protected | among)
+    for job in _descending(
+        stays, priority + np.where(protected, priority.max(initial=0.0), 0.0), given.waited_s
+    ):
+        room.take(job, room.column_of(job))
     for job in _descending(~holds & among, priority, given.waited_s):
-        while other is not None and priority[other] >= priority[job]:
-            room.take(other, int(smallest[other]))
-            other = next(others, None)
-        lower = protected & ~off & (priority < priority[job])
-        if not lower.any():
+        lower = stays & (priority < priority[job])
+        if not (lower & protected).any():
             break
         if room.column_of(job) == NOTHING:
-            yielding = _fewest(given, room, job, lower & submitted_since[:, job], priority, smallest)
-            off[yielding] = True
+            yielding = _fewest(
+                given, room, job, lower & (submitted_since[:, job] | ~protected), priority, smallest
+            )
+            stays[yielding] = False
+            off[yielding] = protected[yielding]
         room.take(job, room.column_of(job))
     return off
 

@@ -24,6 +24,8 @@ ALLOWANCE = 0.01
 """Fraction of the window that changes may cost."""
 ENDING_S = 60.0
 """Seconds before its expected end from which a job no longer grows."""
+REST_S = 60.0
+"""Seconds after a stop for others in which the job starts again only once the minimums of all jobs fit."""
 REPAYS = 2.0
 """Minimum ratio of the gain of a larger size within the window to the cost of its change."""
 
@@ -47,6 +49,18 @@ def recent_changes(progress: JobProgress, now: datetime) -> list[ImposedChange]:
     """Return the unrequested changes of the last `WINDOW_S` seconds, oldest first."""
     window = timedelta(seconds=WINDOW_S)
     return [one for one in progress.imposed if now - one.at < window]
+
+
+def rests_s(progress: JobProgress, now: datetime) -> float:
+    """Return the seconds for which a job that was stopped for others leaves free slots to jobs that may come.
+
+    Each further change of the window doubles the rest: where higher priorities come often, a start would not last.
+    """
+    recent = recent_changes(progress, now)
+    if not recent:
+        return 0.0
+    rest_s = min(REST_S * 2.0 ** (len(recent) - 1), WINDOW_S)
+    return max(0.0, rest_s - max(0.0, (now - recent[-1].at).total_seconds()))
 
 
 def at_rest(given: RoundInput, recent_s: FloatArray) -> BoolArray:

@@ -17,7 +17,7 @@ from service.domain.contention.costs import restart_s
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.promises import promised_slots
-from service.domain.contention.rate import recent_changes
+from service.domain.contention.rate import recent_changes, rests_s
 from service.domain.jobs.job import Job
 from service.domain.perf.convergence import epoch_samples
 from service.domain.shared.arrays import FloatArray
@@ -50,6 +50,7 @@ def tenure_of(scope: RoundScope) -> Tenure:
         else None,
         promised=np.array([bool(promised_slots(job, scope.snapshot)) for job in jobs], dtype=np.bool_),
         restart_s=np.array([restart_s(job) for job in jobs]),
+        rests_s=np.array([rests_s(job.progress, now) for job in jobs]),
     )
 
 

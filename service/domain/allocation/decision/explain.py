@@ -18,6 +18,7 @@ from headway.contract.values.topology import level_name
 from headway.contract.views.jobs import Reason, SizeOption
 from service.domain.allocation.configurations.eligibility import Holding, is_left_over
 from service.domain.allocation.decision.deadline_texts import room_for_deadlines
+from service.domain.allocation.decision.growth_texts import gain_text, tried_text
 from service.domain.allocation.decision.heir_texts import heirs_text
 from service.domain.allocation.decision.note_texts import note_text
 from service.domain.allocation.decision.quota_texts import why_above_quota, why_given_up
@@ -235,14 +236,18 @@ def _why_better(case: Case) -> str:
     """Return the reason that another configuration is better than the job's present one."""
     now, then = case.option(of_now=True), case.option(of_now=False)
     if now is not None and then is not None and then.speedup > now.speedup > 0:
-        return _gain(now, then)
+        return gain_text(now, then)
     if now is not None and then is not None and now.slots == then.slots and then.usd_per_h < now.usd_per_h:
         return f"the same number of slots for ${then.usd_per_h:,.2f} instead of ${now.usd_per_h:,.2f} an hour"
     if case.given_up_for is not None:
         return why_given_up(case.given_up_for)
+    if now is not None and then is not None and then.slots > now.slots and not then.measured:
+        return tried_text(now, then, float(case.round.notes.hope[case.row, case.column]))
     above = why_above_quota(case.round.snapshot, case.job.spec.project)
     room = room_for_deadlines(case.round, case.row) or _room_for_minimums(case)
-    return above or room or "makes room for jobs that gain more from the slots"
+    if above or room or len(case.round.jobs) > 1:
+        return above or room or "makes room for jobs that gain more from the slots"
+    return "the policy values it more"
 
 
 def _room_for_minimums(case: Case) -> str:
@@ -391,10 +396,3 @@ def _barred(case: Case) -> ReasonText | None:
     if round_.notes.bars[case.row, now] == SpendingBar.MARKET:
         return ReasonText(Reason.BETTER_ALLOCATION, round_.snapshot.market_limits[job.id].reason)
     return None
-
-
-def _gain(now: SizeOption, then: SizeOption) -> str:
-    if now.goodput_samples_per_s is None or then.goodput_samples_per_s is None:
-        return f"{then.speedup / now.speedup:.2f} times the speed is expected"
-    source = "measured" if then.measured else "expected"
-    return f"{now.goodput_samples_per_s:,.0f} -> {then.goodput_samples_per_s:,.0f} samples/s {source}"

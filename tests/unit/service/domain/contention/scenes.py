@@ -45,6 +45,7 @@ class Rival:
     leased: bool = False
     promised_slots: bool = False
     restart_s: float = 3.0
+    rests_s: float = 0.0
     exempt: bool = False
     entitled: bool = False
     left_s: float = math.inf
@@ -130,6 +131,7 @@ class Scene:
             leased=self.of(lambda one: one.leased, np.bool_),
             promised=self.of(lambda one: one.promised_slots, np.bool_),
             restart_s=self.of(lambda one: one.restart_s),
+            rests_s=self.of(lambda one: one.rests_s),
         )
 
     @cached_property

@@ -17,10 +17,14 @@ from service.domain.allocation.decision.explain import (
     why_less,
     why_vacate,
 )
+from service.domain.allocation.decision.plan import Action, decide
 from service.domain.allocation.inputs.round import build_round
+from service.domain.allocation.knapsack.solver import solve
 from service.domain.allocation.placement.placement import Placement, PlacementStep
-from service.domain.cluster.snapshot import Cap, Limit, Snapshot, Tenant
-from tests.unit.service.builders import NOW, node_of, snapshot_of
+from service.domain.cluster.snapshot import Cap, Limit, Measurement, Snapshot, Tenant
+from service.domain.jobs.job import size_of
+from service.domain.policies.registry import policy
+from tests.unit.service.builders import NOW, job_of, node_of, snapshot_of, spec_of
 from tests.unit.service.domain.allocation.scopes import (
     RUNNING,
     case_of,
@@ -256,3 +260,28 @@ def test_a_search_explains_what_it_wants() -> None:
     assert case_of(snapshot, size=wanted % 8 + 1).search == ""
     assert case_of(snapshot).search == ""
     assert case_of(running_alone(1), size=1).search == ""
+
+
+def test_a_lone_job_that_tries_a_size_says_so_and_names_no_other_jobs() -> None:
+    """Few steps on two slots were slower, so four are not expected to be faster, but may be."""
+    measured = tuple(
+        Measurement(
+            "cpu",
+            slots,
+            speed,
+            3,
+            global_batch=12,
+            local_batch=12 // slots,
+            step_s=12 / speed,
+            step_s_spread=1.2 / speed,
+        )
+        for slots, speed in ((1, 100.0), (2, 80.0))
+    )
+    spec = spec_of("lone", elastic={"min": 1, "max": 4})
+    progress = JobProgress(samples=1000, samples_per_s=100.0, begun_generation=3)
+    job = job_of("lone", RUNNING, age_s=600.0, spec=spec, live=True, generation=3, progress=progress)
+    snapshot = snapshot_of([node_of("n", 4)], [job], {"lone": [("n", 0)]}, {"lone": measured})
+    (decision,) = decide(build_round(snapshot), policy("goodput"), solve).decisions
+    assert (decision.action, size_of(decision.allocation)) == (Action.CHANGE, 4)
+    assert "tries it" in decision.message
+    assert "jobs that gain more" not in decision.message

@@ -1,0 +1,106 @@
+"""Waiting jobs for which nobody is stopped, because the stop would cost more than it gains."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from service.domain.allocation.knapsack.problem import NOTHING
+from service.domain.contention.priorities import Room
+from service.domain.policies.framework.policy import RoundInput
+from service.domain.policies.framework.speedup import goodput_now
+from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+
+
+def not_worth_a_stop(
+    given: RoundInput,
+    restart_s: FloatArray | None,
+    priority: FloatArray,
+    smallest: IntArray,
+    among: BoolArray,
+) -> BoolArray:
+    """Return the waiting jobs (J,) that start on free slots only.
+
+    They would train for less time than it costs to stop a job for them and start it again, from the order to stop to
+    the next first step; or the slots of jobs that end sooner suffice for them. A job of unknown length is brief if all
+    ended jobs of its class were.
+    """
+    holds = given.current != NOTHING
+    none = np.zeros(len(among), dtype=np.bool_)
+    if restart_s is None or not holds.any():
+        return none
+    cost_s = float(restart_s[holds].min())
+    waits = among & ~holds & (smallest != NOTHING)
+    speed = given.goodput[np.arange(len(smallest)), np.maximum(smallest, 0)]
+    brief = np.asarray(waits & (_longest_left_s(given, speed) < cost_s))
+    ends = holds & (_left_s(given, goodput_now(given)) < cost_s)
+    now = _without(given, smallest, none)
+    found: BoolArray = np.asarray(brief & _without_room(now, brief))
+    if ends.any():
+        # Slots that come in a moment go to the first jobs in line, and nobody is stopped for these.
+        soon = _without(given, smallest, ends)
+        for job in _in_line(priority, given.waited_s, waits & ~brief):
+            column = soon.column_of(job)
+            if column == NOTHING:
+                break
+            soon.take(job, column)
+            if now.column_of(job) == NOTHING:
+                found[job] = True
+            else:
+                now.take(job, now.column_of(job))
+    return found
+
+
+def resting_jobs(priority: FloatArray, rests_s: FloatArray | None, waiting: BoolArray) -> BoolArray:
+    """Return the waiting jobs (J,) that were stopped for others so recently that a start would not last.
+
+    A job of a higher priority than another waiting job does not rest: the other one would take its place.
+    """
+    if rests_s is None:
+        return np.zeros(len(waiting), dtype=np.bool_)
+    rests = waiting & (rests_s > 0)
+    lowest = priority[waiting & ~rests].min(initial=np.inf)
+    return np.asarray(rests & (priority <= lowest))
+
+
+def _left_s(given: RoundInput, speed: FloatArray) -> FloatArray:
+    """Return the seconds to go (J,) at these speeds; infinite if unknown."""
+    known = (speed > 0) & np.isfinite(given.remaining)
+    return np.where(known, given.remaining / np.where(speed > 0, speed, 1.0), np.inf)
+
+
+def _longest_left_s(given: RoundInput, speed: FloatArray) -> FloatArray:
+    """Return the seconds to go (J,) at these speeds; for a job of unknown length, those of the longest ended job of its class.
+
+    They are infinite for a job that has been served, and in a class without ended jobs.
+    """
+    left_s, finished = _left_s(given, speed), given.finished
+    if finished is None or not len(finished.run_s):
+        return left_s
+    longest_s = np.zeros(int(max(given.job_class.max(initial=0), finished.job_class.max(initial=0))) + 1)
+    known_s = np.where(finished.run_s > 0, finished.run_s, np.inf)
+    np.maximum.at(longest_s, finished.job_class, known_s)
+    fresh = (
+        np.isnan(given.remaining) & (given.served_slot_s <= 0) & np.isin(given.job_class, finished.job_class)
+    )
+    return np.where(fresh, longest_s[given.job_class], left_s)
+
+
+def _without(given: RoundInput, smallest: IntArray, gone: BoolArray) -> Room:
+    room = Room(given, smallest)
+    for job in np.flatnonzero((given.current != NOTHING) & ~gone).tolist():
+        room.take(job, int(given.current[job]))
+    return room
+
+
+def _without_room(room: Room, among: BoolArray) -> BoolArray:
+    marked = np.zeros(len(among), dtype=np.bool_)
+    for job in np.flatnonzero(among).tolist():
+        marked[job] = room.column_of(job) == NOTHING
+    return marked
+
+
+def _in_line(priority: FloatArray, waited_s: FloatArray, among: BoolArray) -> list[int]:
+    """Return jobs by priority, then by the longest wait."""
+    order = np.flatnonzero(among)
+    ranked: list[int] = order[np.lexsort((-waited_s[order], -priority[order]))].tolist()
+    return ranked

@@ -1,0 +1,86 @@
+"""Streams of jobs with priorities and minimums of several slots, played in virtual time by the rounds of the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.contending.history import Held, Past, changes_of
+from benchmarks.contending.measures import GOALS, early_of, measures
+from benchmarks.contending.ordering import order_violations, self_evictions
+from benchmarks.contending.streams import STREAMS, Planned
+from tests.histories.service.domain.contention.virtual_cluster import VirtualCluster
+
+SLOTS = 4
+MIN_RUN_S = 60.0
+CHANGE_S = 15.0
+"""A stop and a start in rounds of five seconds."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """Stream that was played: the pasts of its jobs, the slots that they held, and promises that were broken."""
+
+    pasts: list[Past]
+    held: list[Held]
+    broken: list[tuple[str, float]]
+
+
+def played(jobs: list[Planned], most_s: float = 400.0) -> Course:
+    cluster = VirtualCluster(slots=SLOTS, round_s=5.0, start_s=5.0, stop_s=5.0)
+    pasts = cluster.play(jobs, most_s)
+    return Course(pasts, cluster.grants, cluster.broken)
+
+
+@st.composite
+def job_lists(draw: st.DrawFn) -> list[Planned]:
+    """Up to eight jobs of one to four slots; a large part of them arrives in a row, and is short and of one slot."""
+    jobs, at_s = [], 0.0
+    for number in range(draw(st.integers(3, 8))):
+        at_s += draw(st.sampled_from((0.0, 0.0, 5.0, 20.0, 70.0)))
+        minimum = draw(st.sampled_from((1, 1, 2, 2, 3)))
+        jobs.append(
+            Planned(
+                name=f"job{chr(97 + number)}",
+                at_s=at_s,
+                work_s=draw(st.sampled_from((10.0, 25.0, 100.0, 250.0))),
+                minimum=minimum,
+                maximum=draw(st.integers(minimum, SLOTS)),
+                priority=draw(st.sampled_from((10, 30, 50, 70, 90))),
+                resize=draw(st.sampled_from(("live", "restart"))),
+            )
+        )
+    return jobs
+
+
+@pytest.mark.slow
+@given(jobs=job_lists())
+@settings(max_examples=6, deadline=None)
+def test_slots_released_for_a_job_reach_it_and_no_job_gets_its_own_slots_back(jobs: list[Planned]) -> None:
+    course = played(jobs)
+    changes = [change for past in course.pasts for change in changes_of(past)]
+    assert course.broken == []
+    assert self_evictions(changes, course.held) == []
+    assert early_of(changes, MIN_RUN_S, course.pasts, course.held) == []
+
+
+@pytest.mark.slow
+@given(jobs=job_lists())
+@settings(max_examples=6, deadline=None)
+def test_no_job_runs_less_than_one_of_a_lower_priority_in_its_place(jobs: list[Planned]) -> None:
+    course = played(jobs)
+    assert order_violations(course.pasts, SLOTS, MIN_RUN_S, CHANGE_S) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["minimums", "many-small"])
+def test_the_streams_of_the_benchmark_meet_its_goals_in_virtual_time(name: str) -> None:
+    stream, cluster = STREAMS[name], VirtualCluster(slots=STREAMS[name].slots)
+    pasts = cluster.play(stream.jobs, stream.patience_s)
+    found = measures(pasts, stream.slots, [past.completion_s for past in pasts], cluster.grants)
+    assert cluster.broken == []
+    missed = {key: found[key] for key, goal in GOALS.items() if key in found and found[key] > goal}
+    assert missed == {}
