@@ -38,6 +38,8 @@ STATE_SAVED = "handed over"
 
 Its value is the time at which training paused.
 """
+_NO_CHECKPOINT = -1
+"""What ranks tell each other instead of a generation; 0 is that of a checkpoint of another job."""
 _COUNTED = ("excess", "extra_steps", "steps_before", "stream")
 """Parts of the progress in which ranks at one position may differ."""
 
@@ -339,7 +341,7 @@ class StateSync:
 
     def _load(self, peers: Peers, place: Place) -> Place:
         """Load rank 0's newest checkpoint, if any, and send the state to all ranks."""
-        failed, from_generation = False, 0
+        failed, from_generation = False, _NO_CHECKPOINT
         together = self._saver.group is not None
         if peers.is_main or together:
             try:
@@ -358,7 +360,7 @@ class StateSync:
             place, self.sync_bytes = transfer_state(
                 self._replica.objects, place, peers=peers, source=0, receivers=everyone
             )
-        if from_generation and peers.is_main:
+        if from_generation != _NO_CHECKPOINT and peers.is_main:
             self._mailbox.send(
                 Restored,
                 samples=place.samples,
