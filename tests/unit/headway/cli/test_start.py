@@ -49,7 +49,7 @@ def test_ps_imports_the_models_of_jobs_alone() -> None:
         "output", "run_facts", "spec", "spec_env", "spec_goal", "spec_parts",
         "values", "values.balance", "values.devices", "values.dollars", "values.learning_rate_rules", "values.markets",
         "values.patterns", "values.quantities", "values.targets", "values.text", "values.tracker_names",
-        "views", "views.forecasts", "views.jobs", "views.progress",
+        "views", "views.forecasts", "views.jobs", "views.progress", "views.stored_files",
     }  # fmt: skip
     assert not found & {"yaml", "click", "tarfile", "headway.jobfile", "torch"}
     others = {name.removeprefix("headway.cli.") for name in found if name.startswith("headway.cli.")}

@@ -189,7 +189,7 @@ def test_the_explanation_says_what_more_would_be_worth():
     shown = text(render.explain_page(explained(binding=[price], outlook=[slot, dollar]), NOW))
     assert "what limits it: slots of cpu (8 of 8 taken, price 0.1)" in shown
     assert (
-        "with one more slot of cpu it could have 2 cpu: 1.87 times as fast as now, 4,493 samples/s; worth 0.3 to it"
+        "with one more slot of cpu it could have 2 cpu: 1.87 times as fast as now, goodput 4,493/s; worth 0.3 to it"
         " and 0.1 to others, in speedups"
     ) in shown
     assert "with one more dollar an hour it could have 2 cpu" in shown
