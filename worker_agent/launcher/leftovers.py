@@ -50,7 +50,7 @@ def _remove_segments(uid: int) -> int:
     """Remove System V segments that nothing is attached to."""
     removed = 0
     with contextlib.suppress(OSError, ValueError):
-        names, *lines = _SEGMENTS.read_text().splitlines()
+        names, *lines = _SEGMENTS.read_text(encoding="utf-8").splitlines()
         columns = names.split()
         for line in lines:
             known = dict(zip(columns, map(int, line.split()), strict=True))
