@@ -30,12 +30,37 @@ def test_files_that_rank_0_writes_after_drains_and_resizes_hold_every_step_once(
     drain_rank_0()
     patient.next_event("switch", lambda: patient.resize(1))
     drain_rank_0()
-    done = patient.finish()
-    target = tmp_path / "downloaded"
-    downloaded = patient.cluster.headway("output", done.name, "--to", str(target))
-    assert downloaded.returncode == 0, downloaded.stderr
+    patient.finish()
+    target = downloaded(patient, tmp_path)
     for name in ("closed.log", "kept_open.log"):
         steps = [int(line) for line in (target / name).read_text().split()]
         assert sorted(steps) == list(range(min(steps), min(steps) + STEPS)), name
     assert int((target / "best.txt").read_text()) == max(steps)
     assert not patient.events("output_stale", "output_conflict")
+
+
+@pytest.mark.slow
+def test_file_of_rank_0_goes_on_on_the_surviving_node_after_all_ranks_beside_it_were_killed(
+    patient: PatientJob, tmp_path: Path
+) -> None:
+    patient.start(3, most=3, APPENDS="1")
+
+    def kill_first_node() -> None:
+        for rank in (0, 1):
+            patient.kill((1, rank))
+
+    patient.next_event("switch", kill_first_node)
+    patient.cluster.until(lambda: patient.view().size != 2, "the second loss is over")
+    patient.finish()
+    lines = [int(line) for line in (downloaded(patient, tmp_path) / "closed.log").read_text().split()]
+    assert sorted(set(lines)) == list(range(min(lines), min(lines) + STEPS))
+    assert len(lines) - len(set(lines)) <= 2, "a loss repeats at most one step"
+    assert not patient.events("output_stale", "output_conflict")
+
+
+def downloaded(patient: PatientJob, folder: Path) -> Path:
+    """The output folder as `headway output` brings it."""
+    target = folder / "downloaded"
+    done = patient.cluster.headway("output", patient.name, "--to", str(target))
+    assert done.returncode == 0, done.stderr
+    return target
