@@ -102,6 +102,7 @@ async def test_off_by_default(cast: Cast) -> None:
         "THREADS": "2",
         "HEADWAY_PROJECT": "default",
         "HEADWAY_TRACKERS": "tensorboard,mlflow",
+        "HEADWAY_EXIT_WITHIN_S": "600",
     }
     sent = (first.global_batch, first.max_global_batch, first.max_local_batch, first.lr_rule)
     assert sent == (64, None, 32, "none")
