@@ -97,7 +97,7 @@ class Agent:
         self._options = options
         self._state = StateFolder(options.state_dir)
         self._state.make()
-        self._identity = identify(self._state, options.ports)
+        self._identity = identify(self._state, options.name, options.ports)
         self._claims = DeviceClaims(options.name, shared=options.share_gpus)
         slots = _slots(options, self._state, self._claims)
         environment = base_env(interface_env(options.address, options.url) | os.environ, options.pass_env)

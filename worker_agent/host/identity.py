@@ -49,14 +49,19 @@ def lock(state: StateFolder) -> int:
     return descriptor
 
 
-def identify(state: StateFolder, ports: Ports | None) -> Identity:
+def identify(state: StateFolder, name: str, ports: Ports | None) -> Identity:
     """Lock the folder, and load the identity in it or create one. `ports` overrides the stored block of ports.
 
     Raises:
-        HeadwayError: the folder is in use, or no ports are free.
+        HeadwayError: the folder is in use, ranks of an agent of another name run from it, or no ports are free.
     """
     held = lock(state)
     saved = read_json(state.identity) or {}
+    try:
+        _check_name(state, saved.get("name", name), name)
+    except HeadwayError:
+        os.close(held)
+        raise
     instance = saved.get("instance") or secrets.token_hex(16)
     claim = None
     if ports is None and "ports" in saved:
@@ -65,5 +70,20 @@ def identify(state: StateFolder, ports: Ports | None) -> Identity:
         ports = ports if claim is not None else None
     if ports is None:
         ports, claim = port_blocks.choose(random.Random())
-    write_json(state.identity, {"instance": instance, "ports": [ports.first, ports.last]})
+    write_json(state.identity, {"instance": instance, "ports": [ports.first, ports.last], "name": name})
     return Identity(instance, ports, held, claim)
+
+
+def _check_name(state: StateFolder, before: str, name: str) -> None:
+    """Refuse another name while ranks run, because the service would take them for those of a node that is gone."""
+    if before == name:
+        return
+    running = [
+        one for job in state.jobs() for one in job.runs() if one.started.exists() and not one.gone.exists()
+    ]
+    if running:
+        raise HeadwayError(
+            f"The folder {state.path} belongs to the agent {before}, and ranks of {len(running)} of its runs may still run.",
+            f"Start it as {before} again, or give {name} a folder of its own with --state-dir. To rename the agent, let it "
+            f"finish first: headway drain {before}.",
+        )

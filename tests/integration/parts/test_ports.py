@@ -43,16 +43,35 @@ def test_a_block_with_a_used_port_is_not_chosen() -> None:
 def test_an_agent_keeps_its_identity(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     state.make()
-    first = identify(state, None)
+    first = identify(state, "a", None)
     with pytest.raises(HeadwayError, match="--state-dir"):
-        identify(state, None)
+        identify(state, "a", None)
     first.release()
-    second = identify(state, None)
+    second = identify(state, "a", None)
     assert (second.instance, second.ports) == (first.instance, first.ports)
     second.release()
-    named = identify(state, Ports(25000, 25010))
+    named = identify(state, "a", Ports(25000, 25010))
     assert (named.instance, named.ports) == (first.instance, Ports(25000, 25010))
     named.release()
+
+
+def test_folder_of_an_agent_of_another_name_is_refused_while_its_ranks_run(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    state.make()
+    identify(state, "a", None).release()
+    run = state.run("job/1")
+    run.path.mkdir(parents=True)
+    run.started.write_text("{}")
+    with pytest.raises(HeadwayError, match="belongs to the agent a") as refused:
+        identify(state, "b", None)
+    assert "headway drain a" in refused.value.hint
+    identify(state, "a", None).release()
+    run.gone.touch()
+    renamed = identify(state, "b", None)
+    renamed.release()
+    run.gone.unlink()
+    with pytest.raises(HeadwayError, match="belongs to the agent b"):
+        identify(state, "a", None)
 
 
 def test_options_from_arguments_and_environment() -> None:
