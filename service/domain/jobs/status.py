@@ -12,7 +12,9 @@ from headway.contract.values.quantities import duration
 from headway.contract.views.jobs import JobProgress, JobState
 
 _NAMED = 3
-"""Pairs of hosts, or threads, that a sentence names."""
+"""Pairs of hosts, threads or nodes that a sentence names."""
+UNTAKEN_AFTER_S = 10.0
+"""Age in seconds from which a command that its agent has not taken is told to users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,23 @@ class LastDecision:
 
     action: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class UntakenCommands:
+    """Commands about a job that agents of live nodes have not taken. `since`: the creation of the oldest."""
+
+    nodes: tuple[str, ...]
+    since: datetime
+
+
+def untaken_text(untaken: UntakenCommands, now: datetime) -> str:
+    """Return the sentence about commands that do not arrive, so that nothing about the job changes."""
+    age_s = max(0.0, (now - untaken.since).total_seconds())
+    return (
+        f"no command about it has reached {some_of(untaken.nodes, _NAMED)} for {duration(age_s)}: the command queue (Redis) "
+        "refuses writes, or the agent does not read it; headway doctor says more"
+    )
 
 
 def present_reason(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Column, Row, select, text
 
 from headway.contract.views.jobs import (
+    TERMINAL_STATES,
     EventView,
     ExplainView,
     JobProgress,
@@ -28,10 +29,19 @@ from service.adapters.postgres.jobs.jobs import COLUMNS, find_row, spec_of
 from service.adapters.postgres.money.job_costs import costs_of_jobs
 from service.adapters.postgres.tables.core import TERMINAL_SQL, events, metrics
 from service.domain.jobs.lifecycle import JobEvent
-from service.domain.jobs.status import LastDecision, present_reason, standing
+from service.domain.jobs.status import (
+    UNTAKEN_AFTER_S,
+    LastDecision,
+    UntakenCommands,
+    present_reason,
+    standing,
+    untaken_text,
+)
 from service.usecases.ports.jobs import JobFilter, JobQueries, JobRef, SizeChange
 
 _DECIDED_ABOUT = frozenset({JobState.PENDING, JobState.RUNNING})
+_WITHOUT_COMMANDS = TERMINAL_STATES | {JobState.PENDING, JobState.PAUSED}
+"""States in which no agent has anything to do for a job."""
 _LISTED = {
     "state": "state = :state",
     "name": "name = :name",
@@ -47,6 +57,15 @@ _LAST_DECISIONS = Statement(
     "SELECT job_id, action, message FROM decisions WHERE job_id = ANY(CAST(:jobs AS text[]))"
 )
 _NODE_NAMES = Statement("SELECT id, name FROM nodes WHERE id = ANY(CAST(:nodes AS text[]))")
+_UNTAKEN = Statement(
+    """
+    SELECT commands.job_id, array_agg(DISTINCT nodes.name) AS names, min(commands.created_at) AS since
+    FROM commands JOIN nodes ON nodes.id = commands.node_id
+    WHERE commands.acknowledged_at IS NULL AND commands.job_id = ANY(CAST(:jobs AS text[]))
+        AND commands.created_at < :before AND nodes.state <> 'LOST'
+    GROUP BY commands.job_id
+    """
+)
 _SIZES = text(
     """
     SELECT job_id, generation, size, device_kind, reason, message, granted_at, ended_at FROM allocations
@@ -134,7 +153,9 @@ class PostgresJobQueries(OnSession, JobQueries):
     async def _views(self, rows: Sequence[FetchedRow]) -> list[JobView]:
         names = await self._node_names(rows)
         decided = await self._decided(rows)
-        views = [_view(row, names, decided.get(row.id)) for row in rows]
+        now = datetime.now(UTC)
+        untaken = await self._untaken(rows, now)
+        views = [_view(row, names, decided.get(row.id), untaken.get(row.id), now) for row in rows]
         costs = await costs_of_jobs(self._session, views)
         return [view.model_copy(update={"cost": costs.get(view.id)}) for view in views]
 
@@ -145,6 +166,15 @@ class PostgresJobQueries(OnSession, JobQueries):
             return {}
         found = await self._session.fetch(_LAST_DECISIONS, jobs=wanted)
         return {row.job_id: LastDecision(row.action, row.message) for row in found}
+
+    async def _untaken(self, rows: Sequence[FetchedRow], now: datetime) -> dict[str, UntakenCommands]:
+        """Return the commands about jobs that have not arrived although their nodes are alive."""
+        wanted = [row.id for row in rows if row.state not in _WITHOUT_COMMANDS]
+        if not wanted:
+            return {}
+        before = now - timedelta(seconds=UNTAKEN_AFTER_S)
+        found = await self._session.fetch(_UNTAKEN, jobs=wanted, before=before)
+        return {row.job_id: UntakenCommands(tuple(row.names), row.since) for row in found}
 
     async def _node_names(self, rows: Sequence[FetchedRow]) -> dict[str, str]:
         wanted = sorted({node for row in rows for node in row.allocation})
@@ -202,11 +232,17 @@ class PostgresJobQueries(OnSession, JobQueries):
         return [row.id for row in await self._session.fetch(_HOLDING, limit=limit)]
 
 
-def _view(row: FetchedRow, names: Mapping[str, str], decided: LastDecision | None) -> JobView:
+def _view(
+    row: FetchedRow,
+    names: Mapping[str, str],
+    decided: LastDecision | None,
+    untaken: UntakenCommands | None,
+    now: datetime,
+) -> JobView:
     spec, state = spec_of(row.spec), JobState(row.state)
     size = sum(len(slots) for slots in row.allocation.values())
     progress = JobProgress.model_validate_json(row.progress)
-    note = standing(progress, state, row.generation, datetime.now(UTC))
+    note = standing(progress, state, row.generation, now)
     if note:
         progress.samples_per_s = 0.0
     return record_of(
@@ -217,6 +253,7 @@ def _view(row: FetchedRow, names: Mapping[str, str], decided: LastDecision | Non
         progress=progress,
         spec=spec,
         present=note
+        or (untaken_text(untaken, now) if untaken is not None else "")
         or present_reason(
             spec=spec, state=state, size=size, pinned=row.pinned_size, message=row.message, last=decided
         ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import JobState
-from service.domain.jobs.status import LastDecision, present_reason
+from service.domain.jobs.status import LastDecision, UntakenCommands, present_reason, untaken_text
 
 EVENT = "the last event"
 KEEP = LastDecision("keep", "2 cpu slots is the best choice now; 4 slots: less than 5% faster than now")
@@ -45,6 +47,14 @@ def present(
 )  # fmt: skip
 def test_the_reason_that_holds_now(said: str, expected: str) -> None:
     assert said == expected
+
+
+def test_commands_that_do_not_arrive_are_told_with_the_nodes_and_their_age() -> None:
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    said = untaken_text(UntakenCommands(("a", "b"), since), since + timedelta(seconds=42))
+    assert said.startswith(
+        "no command about it has reached a, b for 42s: the command queue (Redis) refuses writes"
+    )
 
 
 ALL_SETTLED = (JobState.RESIZING, JobState.RECOVERING, JobState.STARTING, JobState.SUCCEEDED)
