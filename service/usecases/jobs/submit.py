@@ -49,6 +49,11 @@ async def admit(
     Raises:
         InvalidField: also as `inherited`.
     """
+    if spec.checkpoint.from_ is not None and idempotency_key is not None:
+        async with transactions.begin() as tx:
+            before = await tx.jobs.submitted_before(spec.project, idempotency_key)
+        if before is not None:  # its checkpoint may be gone since
+            return _of_this_request(before, spec, idempotency_key)
     async with inherited(transactions, checkpoints, spec, caller=caller, job_id=job_id) as origin:
         store = partial(
             submit,
@@ -123,22 +128,31 @@ async def submit(
         progress=_first_progress(spec, origin),
         traceparent=None if trace is None else trace.traceparent,
     )
-    digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
     refusal = past_deadline(spec, now) or refusal_of(spec, outlook)
     # A repeated request returns its job, even if the deadline is no longer feasible.
     submitted = await tx.jobs.insert(
-        job, idempotency_key=idempotency_key, request_digest=digest, last=refusal is None
+        job, idempotency_key=idempotency_key, request_digest=_digest(spec), last=refusal is None
     )
-    if submitted.request_digest != digest:
-        raise IdempotencyConflict(
-            f"Idempotency-Key {idempotency_key!r} was used for a different job ({submitted.job.name}); "
-            "use a new key for a new request."
-        )
+    submitted = _of_this_request(submitted, spec, idempotency_key)
     if submitted.created and refusal is not None:
         raise refusal
     if submitted.created:
         tx.wake(WakeUp.ROUND)
         tx.tell(Accepted(job, trace))
+    return submitted
+
+
+def _digest(spec: JobSpec) -> str:
+    return hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
+
+
+def _of_this_request(submitted: Submitted, spec: JobSpec, idempotency_key: str | None) -> Submitted:
+    """Return the submitted job, and raise IdempotencyConflict if its key was used for another spec."""
+    if submitted.request_digest != _digest(spec):
+        raise IdempotencyConflict(
+            f"Idempotency-Key {idempotency_key!r} was used for a different job ({submitted.job.name}); "
+            "use a new key for a new request."
+        )
     return submitted
 
 

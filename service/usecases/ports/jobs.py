@@ -89,6 +89,9 @@ class Jobs(Protocol):
         Raise NameTaken, or InvalidField if the project does not exist.
         """
 
+    async def submitted_before(self, project: str, idempotency_key: str) -> Submitted | None:
+        """Return the job that a request with this key stored; None if there is none."""
+
     async def lock_admissions(self) -> None:
         """Wait until no other transaction admits a job that is promised slots; hold that lock until this one ends."""
 

@@ -119,6 +119,19 @@ async def test_submit_repeated_with_its_key_leaves_one_copy(harness: Harness, tm
     assert folders(tmp_path) == {old.id, first.json()["id"]}
 
 
+async def test_submit_repeated_with_its_key_returns_its_job_after_the_checkpoint_is_gone(
+    harness: Harness,
+) -> None:
+    old = await harness.submit("old")
+    await save(harness, old.id, Name(1, 0, 8), 8)
+    first = await ask(harness, "old", key="k")
+    await harness.service.storage.delete_folder(f"checkpoints/{old.id}/")
+    again = await ask(harness, "old", key="k")
+    assert (again.status_code, again.json()["id"]) == (200, first.json()["id"]), again.text
+    other = await ask(harness, "old", name="other", key="k")
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_conflict"), other.text
+
+
 async def test_submit_that_is_refused_leaves_no_copy(harness: Harness, tmp_path: Path) -> None:
     old = await harness.submit("old")
     await save(harness, old.id, Name(1, 0, 8), 8)

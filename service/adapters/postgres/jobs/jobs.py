@@ -169,7 +169,16 @@ class PostgresJobs(StoredHistory, Jobs):
             )
         if stored[0].id is not None:
             return Submitted(job, request_digest, created=True)
-        return await self._submitted_before(job.spec.project, idempotency_key)
+        assert idempotency_key is not None, "only a key leaves an insert without a row"
+        before = await self.submitted_before(job.spec.project, idempotency_key)
+        if before is None:
+            raise NotFound("the job of this Idempotency-Key was deleted; submit with a new key.")
+        return before
+
+    async def submitted_before(self, project: str, idempotency_key: str) -> Submitted | None:
+        for row in await self._session.fetch(_SUBMITTED, project=project, key=idempotency_key):
+            return Submitted(row_to_job(row), row.request_digest, created=False)
+        return None
 
     async def lock_admissions(self) -> None:
         await self._session.fetch(_ONE_ADMISSION)
@@ -186,16 +195,10 @@ class PostgresJobs(StoredHistory, Jobs):
             raise error
         await self._session.rollback()
         if idempotency_key is not None:
-            try:
-                return await self._submitted_before(job.spec.project, idempotency_key)
-            except NotFound:
-                pass
+            before = await self.submitted_before(job.spec.project, idempotency_key)
+            if before is not None:
+                return before
         raise _name_taken(job) from error
-
-    async def _submitted_before(self, project: str, idempotency_key: str | None) -> Submitted:
-        for row in await self._session.fetch(_SUBMITTED, project=project, key=idempotency_key):
-            return Submitted(row_to_job(row), row.request_digest, created=False)
-        raise NotFound("the job of this Idempotency-Key was deleted; submit with a new key.")
 
     async def lock(self, job_id: str) -> Job:
         return row_to_job(await find_row(self._session, job_id, lock=True))
