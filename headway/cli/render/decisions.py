@@ -68,6 +68,7 @@ def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
         parts.append(Text(imposed_text(explained.imposed_count, explained.imposed_s), style="dim"))
     if explained.options:
         parts.append(_options(explained.options))
+        parts += _speedup_lines(explained.options)
     if not over:
         parts += [Text(line) for line in _price_lines(explained)]
     return Group(*parts)
@@ -87,12 +88,22 @@ def _options(options: Sequence[SizeOption]) -> Table:
             f"{option.pool}, {option.anchor} on-demand" if option.anchor else option.pool,
             str(option.nodes),
             rate(option.goodput_samples_per_s),
-            f"{option.speedup:.2f}",
+            _speedup(option),
             "measured" if option.measured else "predicted",
             "-" if option.utility is None else f"{option.utility:.3f}",
             "; ".join(filter(None, [option.note, crossing_text(option.crosses), depth_text(option.depth)])),
         )
     return table
+
+
+def _speedup(one: SizeOption | ConfigurationForecast) -> str:
+    return f"{one.speedup:.2f}" if one.one_slot_measured else "-"
+
+
+def _speedup_lines(sizes: Sequence[SizeOption | ConfigurationForecast]) -> Iterator[Text]:
+    """Yield what is missing where speedups are unknown."""
+    if any(not one.one_slot_measured for one in sizes):
+        yield Text("speedup: not known, because nothing was measured on one slot yet", style="dim")
 
 
 def crossing_text(level: str) -> str:
@@ -254,6 +265,7 @@ def forecast_page(forecast: ForecastView) -> RenderableType:
     parts: list[RenderableType] = [Text.assemble((forecast.name, "bold"), f"  {_work(forecast.work)}")]
     if forecast.configurations:
         parts.append(configurations_table(forecast.configurations))
+        parts += _speedup_lines(forecast.configurations)
     if forecast.search is not None:
         parts.append(Text(f"search: {search_text(forecast.search)}"))
     if forecast.goal_target is not None:
@@ -272,6 +284,7 @@ def plan_page(plan: PlanView) -> RenderableType:
         parts.append(Text(f"deadline {verdict}: {plan.deadline.message}"))
     if plan.configurations:
         parts.append(configurations_table(plan.configurations))
+        parts += _speedup_lines(plan.configurations)
         parts += [Text(line) for line in _highlights(plan.configurations)]
     return Group(*parts)
 
@@ -288,7 +301,8 @@ def _highlights(configurations: Sequence[ConfigurationForecast]) -> Iterator[str
     for mark, name in _HIGHLIGHTS.items():
         for one in configurations:
             if mark in one.marks:
-                what = f"{name}: {one.slots} {one.device_kind}, {one.speedup:.2f} times one slot"
+                times = f", {one.speedup:.2f} times one slot" if one.one_slot_measured else ""
+                what = f"{name}: {one.slots} {one.device_kind}{times}"
                 takes = f", about {duration(one.time_s)}" if one.time_s is not None else ""
                 costs = f", {usd(one.cost_usd)}" if one.cost_usd else ""
                 yield f"{what}{takes}{costs}"
@@ -307,7 +321,7 @@ def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Tab
             f"{one.global_batch:,}" if one.goodput is not None and one.global_batch else "-",
             rate(one.goodput),
             "-" if one.goodput is None else f"{rate(one.goodput_low)}-{rate(one.goodput_high)}",
-            f"{one.speedup:.2f}",
+            _speedup(one),
             *(_duration(one.time_s), _duration(one.time_p90_s)),
             *((usd(one.cost_usd), usd(one.cost_p90_usd)) if priced else ()),
             one.confidence,

@@ -246,7 +246,9 @@ class SizeOption(BaseModel):
     slots: int
     goodput_samples_per_s: float | None
     speedup: float
-    """Speedup over one slot of this job."""
+    """Speedup over one slot of this job, as assumed unless `one_slot_measured`."""
+    one_slot_measured: bool = True
+    """True if the job or its class was measured on one slot."""
     measured: bool
     utility: float | None
     """Utility that the policy computed; None where the job may not have the size now."""

@@ -9,7 +9,7 @@ def gain_text(now: SizeOption, then: SizeOption) -> str:
     """Return the speeds of a job at its present and at its next size."""
     if now.goodput_samples_per_s is None or then.goodput_samples_per_s is None:
         return f"{then.speedup / now.speedup:.2f} times the speed is expected"
-    source = "measured" if then.measured else "expected"
+    source = "measured" if now.measured and then.measured else "expected"
     return f"{now.goodput_samples_per_s:,.0f} -> {then.goodput_samples_per_s:,.0f} samples/s {source}"
 
 

@@ -381,3 +381,15 @@ def test_a_plan_says_whether_its_deadline_is_feasible() -> None:
     plan = plan_of().model_copy(update={"deadline": outlook})
     assert "deadline feasible from: from noon on" in text(render.plan_page(plan))
     assert "deadline" not in text(render.plan_page(plan_of()))
+
+
+def test_speedups_without_a_measurement_on_one_slot_are_dashes_and_say_what_is_missing():
+    unknown = option(note="current").model_copy(update={"measured": True, "one_slot_measured": False})
+    shown = text(render.explain_page(explained(options=[unknown]), NOW))
+    assert ["4", "cpu", "1", "-", "-", "measured", "0.500", "current"] in rows(shown)
+    assert "nothing was measured on one slot yet" in shown
+    sizes = [configuration(4, one_slot_measured=False, marks=[Mark.FASTEST])]
+    for page_ in (render.forecast_page(forecast_of(*sizes)), render.plan_page(plan_of(*sizes))):
+        assert "4.00" not in text(page_)
+        assert "nothing was measured on one slot yet" in text(page_)
+    assert "one slot" not in text(render.plan_page(plan_of(configuration(1))))
