@@ -16,6 +16,7 @@ from headway.cli.render.jobs import (
     columns,
     facts_grid,
     kept_text,
+    ranges,
     rate,
     search_text,
     state_text,
@@ -42,6 +43,8 @@ from headway.contract.views.forecasts import (
 )
 from headway.contract.views.jobs import TERMINAL_STATES, SizeOption
 
+_SHORT_NOTE = 7  # "current"
+"""Largest number of characters of a note within a table."""
 _HIGHLIGHTS = {
     Mark.SMALLEST: "the smallest",
     Mark.KNEE: "the best trade of time and cost",
@@ -69,6 +72,7 @@ def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
     if explained.options:
         parts.append(_options(explained.options))
         parts += _speedup_lines(explained.options)
+        parts += _note_lines((one.slots, _pool(one), one.note) for one in explained.options)
     if not over:
         parts += [Text(line) for line in _price_lines(explained)]
     return Group(*parts)
@@ -81,19 +85,41 @@ def imposed_text(count: int, cost_s: float) -> str:
 
 
 def _options(options: Sequence[SizeOption]) -> Table:
-    table = columns(">SIZE", "KIND", ">NODES", ">GOODPUT/S", ">SPEEDUP", "FROM", ">UTILITY", "NOTE")
+    table = columns(">SIZE", "KIND", ">NODES", ">GOODPUT/S", ">SPEEDUP", "FROM", ">UTILITY", fold=["NOTE"])
+    table.columns[1].no_wrap, table.columns[1].overflow, table.columns[1].min_width = False, "fold", 6
     for option in options:
         table.add_row(
             str(option.slots),
-            f"{option.pool}, {option.anchor} on-demand" if option.anchor else option.pool,
+            _pool(option),
             str(option.nodes),
             rate(option.goodput_samples_per_s),
             _speedup(option),
             "measured" if option.measured else "predicted",
             "-" if option.utility is None else f"{option.utility:.3f}",
-            "; ".join(filter(None, [option.note, crossing_text(option.crosses), depth_text(option.depth)])),
+            "; ".join(
+                filter(None, [_short(option.note), crossing_text(option.crosses), depth_text(option.depth)])
+            ),
         )
     return table
+
+
+def _pool(option: SizeOption) -> str:
+    return f"{option.pool}, {option.anchor} on-demand" if option.anchor else option.pool
+
+
+def _short(note: str) -> str:
+    """Return a note that fits into a table; "" for a sentence, which stands below the table."""
+    return note if len(note) <= _SHORT_NOTE else ""
+
+
+def _note_lines(notes: Iterable[tuple[int, str, str]]) -> Iterator[Text]:
+    """Yield the long notes of sizes, given as slots, pool and note. They would squeeze the columns of a table."""
+    sizes: dict[str, dict[str, list[int]]] = {}
+    for slots, pool, note in notes:
+        if len(note) > _SHORT_NOTE:
+            sizes.setdefault(note, {}).setdefault(pool, []).append(slots)
+    for note, pools in sizes.items():
+        yield Text(f"{', '.join(f'{ranges(slots)} {pool}' for pool, slots in pools.items())}: {note}")
 
 
 def _speedup(one: SizeOption | ConfigurationForecast) -> str:
@@ -264,8 +290,7 @@ def forecast_page(forecast: ForecastView) -> RenderableType:
     """Return the page of `headway forecast`."""
     parts: list[RenderableType] = [Text.assemble((forecast.name, "bold"), f"  {_work(forecast.work)}")]
     if forecast.configurations:
-        parts.append(configurations_table(forecast.configurations))
-        parts += _speedup_lines(forecast.configurations)
+        parts += _configurations(forecast.configurations)
     if forecast.search is not None:
         parts.append(Text(f"search: {search_text(forecast.search)}"))
     if forecast.goal_target is not None:
@@ -283,8 +308,7 @@ def plan_page(plan: PlanView) -> RenderableType:
         verdict = plan.deadline.verdict.replace("_", " ")
         parts.append(Text(f"deadline {verdict}: {plan.deadline.message}"))
     if plan.configurations:
-        parts.append(configurations_table(plan.configurations))
-        parts += _speedup_lines(plan.configurations)
+        parts += _configurations(plan.configurations)
         parts += [Text(line) for line in _highlights(plan.configurations)]
     return Group(*parts)
 
@@ -308,6 +332,13 @@ def _highlights(configurations: Sequence[ConfigurationForecast]) -> Iterator[str
                 yield f"{what}{takes}{costs}"
 
 
+def _configurations(configurations: Sequence[ConfigurationForecast]) -> Iterator[RenderableType]:
+    """Yield the table of configurations, and the lines below it."""
+    yield configurations_table(configurations)
+    yield from _speedup_lines(configurations)
+    yield from _note_lines((one.slots, one.device_kind, one.why_not_now) for one in configurations)
+
+
 def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Table:
     """Return a table with a row for each configuration, and cost columns if any of them has a price."""
     priced = any(one.usd_per_h for one in configurations)
@@ -325,7 +356,7 @@ def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Tab
             *(_duration(one.time_s), _duration(one.time_p90_s)),
             *((usd(one.cost_usd), usd(one.cost_p90_usd)) if priced else ()),
             one.confidence,
-            "; ".join([*map(str, one.marks), *filter(None, [one.why_not_now, depth_text(one.depth)])]),
+            "; ".join([*map(str, one.marks), *filter(None, [_short(one.why_not_now), depth_text(one.depth)])]),
         )
     return table
 

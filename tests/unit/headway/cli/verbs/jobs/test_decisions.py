@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from headway.cli.context import Cli
@@ -220,7 +222,7 @@ def test_a_forecast_shows_every_size_and_marks_the_present_one():
     assert "digits  360,000 samples to go: the script says so" in shown
     row = "1 a100 1 256 100 90-110 1.00 1h00m 1h06m $2.00 $2.50 high present; knee"
     assert row.split() in rows(shown)
-    assert "fastest; only 2 a100 slots are free" in shown
+    assert " a100: only 2 a100 slots are free" in shown
     assert (
         "9 predictions checked: in the median 1.02 times what was measured, 9 of 10 within 12%, 80% inside"
         in shown
@@ -393,3 +395,23 @@ def test_speedups_without_a_measurement_on_one_slot_are_dashes_and_say_what_is_m
         assert "4.00" not in text(page_)
         assert "nothing was measured on one slot yet" in text(page_)
     assert "one slot" not in text(render.plan_page(plan_of(configuration(1))))
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_long_notes_stand_below_the_table_of_explain_whose_columns_keep_their_width(width: int):
+    note = "the job is not known to resume after a restart; say `resumes: true` in its job file if it does"
+    sizes = [option(1, note="current"), *(option(slots, utility=None, note=note) for slots in (2, 3, 4))]
+    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
+    console.print(render.explain_page(explained(options=sizes), NOW))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "…" not in shown
+    assert ["1", "cpu", "1", "-", "3.20", "predicted", "0.500", "current"] in rows(shown)
+    assert ["4", "cpu", "1", "-", "3.20", "predicted", "-"] in rows(shown)
+    assert f"2-4 cpu: {note}" in " ".join(shown.split())
+
+
+def test_long_notes_stand_below_the_table_of_a_forecast():
+    sizes = [configuration(slots, why_not_now="all a100 slots are in use") for slots in (1, 2, 4)]
+    for page_ in (render.forecast_page(forecast_of(*sizes)), render.plan_page(plan_of(*sizes))):
+        assert "1-2,4 a100: all a100 slots are in use" in text(page_)
