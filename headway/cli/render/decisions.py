@@ -41,9 +41,9 @@ from headway.contract.views.forecasts import (
     PredictionScore,
     Work,
 )
-from headway.contract.views.jobs import TERMINAL_STATES, SizeOption
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, SizeOption, still_applies
 
-_SHORT_NOTE = 7  # "current"
+_SHORT_NOTE = 10  # "until then"
 """Largest number of characters of a note within a table."""
 _HIGHLIGHTS = {
     Mark.SMALLEST: "the smallest",
@@ -54,12 +54,13 @@ _HIGHLIGHTS = {
 
 def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
     """Return the page of `headway explain`: the decision, the alternatives, and the value of another slot."""
-    over = explained.state in TERMINAL_STATES
     heading = Text.assemble(
         (explained.name, "bold"),
         "  ",
         state_text(explained.state),
-        f"  {explained.message}" if over else f"  {explained.action}: {explained.message}",
+        f"  {explained.action}: {explained.message}"
+        if still_applies(explained.state, explained.action)
+        else f"  {explained.message}",
     )
     if explained.decided_at is None:
         return Group(heading, Text("No round has decided about this job yet.", style="dim"))
@@ -71,9 +72,10 @@ def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
         parts.append(Text(imposed_text(explained.imposed_count, explained.imposed_s), style="dim"))
     if explained.options:
         parts.append(_options(explained.options))
+        parts.append(Text(f"goodput in {explained.progress_unit} per second", style="dim"))
         parts += _speedup_lines(explained.options)
         parts += _note_lines((one.slots, _pool(one), one.note) for one in explained.options)
-    if not over:
+    if explained.state not in TERMINAL_STATES | {JobState.PAUSED, JobState.CANCELLING}:
         parts += [Text(line) for line in _price_lines(explained)]
     return Group(*parts)
 
@@ -152,20 +154,23 @@ def _price_lines(explained: ExplanationView) -> Iterator[str]:
     # A larger size that is worth nothing to the job is omitted.
     for one in explained.outlook:
         if one.gain is None or one.gain > 0:
-            yield _outlook(one, explained.unit)
+            yield _outlook(one, explained, waits=not any(each.note == "current" for each in explained.options))
 
 
-def _outlook(one: Outlook, unit: str) -> str:
+def _outlook(one: Outlook, explained: ExplanationView, *, waits: bool) -> str:
     dollars = one.row == "usd_per_h" or one.row.startswith("budget/")
     more = "one more dollar an hour" if dollars else f"one more slot of {one.device_kind}"
-    speed = f"{one.speedup:.2f} times as fast as now"
-    if one.goodput_samples_per_s is not None:
-        speed += f", goodput {rate(one.goodput_samples_per_s)}/s"
-    sentence = f"with {more} it could have {one.slots} {one.device_kind}: {speed}"
+    goodput = one.goodput_samples_per_s
+    speeds = [] if waits else [f"{one.speedup:.2f} times as fast as now"]
+    speeds += [] if goodput is None else [f"goodput {rate(goodput)} {explained.progress_unit}/s"]
+    could = "could run on" if waits else "could have"
+    sentence = ": ".join(
+        filter(None, [f"with {more} it {could} {one.slots} {one.device_kind}", ", ".join(speeds)])
+    )
     if one.gain is None:
         return sentence
     worth = f"worth {one.gain:.3g} to it and {one.price:.3g} to others"
-    return f"{sentence}; {worth}, in {unit}" if unit else f"{sentence}; {worth}"
+    return f"{sentence}; {worth}, in {explained.unit}" if explained.unit else f"{sentence}; {worth}"
 
 
 def row_name(name: str) -> str:

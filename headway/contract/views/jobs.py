@@ -271,6 +271,16 @@ class SizeOption(BaseModel):
         return pool_name(self.device_kind, self.market)
 
 
+def still_applies(state: JobState, action: str) -> bool:
+    """Return True if a job is still in the state in which the action of its last decision left it.
+
+    A decision to wait is void for a running job, and any other one for a waiting job.
+    """
+    if state is JobState.RUNNING:
+        return action not in {"wait", "vacate"}
+    return state is JobState.PENDING and action == "wait"
+
+
 class ExplainView(BaseModel):
     """The last decision about a job, and the alternatives considered."""
 
@@ -285,6 +295,10 @@ class ExplainView(BaseModel):
     options: list[SizeOption] = Field(default_factory=list)
     imposed_count: int = 0  # as in `JobProgress`
     imposed_s: float = 0.0
+    size: int | None = None
+    """Slots that the job holds now, which the decision may have changed; None from a service of an older version."""
+    progress_unit: str = "samples"
+    """Unit of the goodput, per second."""
 
 
 class ResizeRequest(BaseModel):

@@ -188,10 +188,10 @@ def test_the_explanation_says_what_more_would_be_worth():
         price=0.1,
     )
     dollar = slot.model_copy(update={"row": "usd_per_h", "gain": None})
-    shown = text(render.explain_page(explained(binding=[price], outlook=[slot, dollar]), NOW))
+    shown = text(render.explain_page(explained(binding=[price], outlook=[slot, dollar], options=[option(1, note="current")]), NOW))
     assert "what limits it: slots of cpu (8 of 8 taken, price 0.1)" in shown
     assert (
-        "with one more slot of cpu it could have 2 cpu: 1.87 times as fast as now, goodput 4,493/s; worth 0.3 to it"
+        "with one more slot of cpu it could have 2 cpu: 1.87 times as fast as now, goodput 4,493 samples/s; worth 0.3 to it"
         " and 0.1 to others, in speedups"
     ) in shown
     assert "with one more dollar an hour it could have 2 cpu" in shown
@@ -415,3 +415,44 @@ def test_long_notes_stand_below_the_table_of_a_forecast():
     sizes = [configuration(slots, why_not_now="all a100 slots are in use") for slots in (1, 2, 4)]
     for page_ in (render.forecast_page(forecast_of(*sizes)), render.plan_page(plan_of(*sizes))):
         assert "1-2,4 a100: all a100 slots are in use" in text(page_)
+
+
+def test_a_waiting_job_is_not_as_fast_as_now():
+    """It has no speed now, so another slot has nothing to be compared with."""
+    slot = Outlook(
+        row="slots/cpu",
+        device_kind="cpu",
+        slots=1,
+        goodput_samples_per_s=99,
+        speedup=1.0,
+        gain=None,
+        price=0,
+    )
+    waits = explained(state=JobState.PENDING, action="wait", size=0, options=[option(1)], outlook=[slot])
+    shown = text(render.explain_page(waits, NOW))
+    assert "as fast as now" not in shown
+    assert "with one more slot of cpu it could run on 1 cpu: goodput 99 samples/s" in shown
+    paused = waits.model_copy(update={"state": JobState.PAUSED})
+    assert "one more slot" not in text(render.explain_page(paused, NOW))
+
+
+def test_goodput_of_a_job_of_steps_is_in_steps():
+    shown = text(render.explain_page(explained(progress_unit="steps"), NOW))
+    assert "goodput in steps per second" in shown
+    assert "samples" not in shown
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "applies"),
+    [
+        (JobState.RUNNING, "keep", True),
+        (JobState.RUNNING, "wait", False),
+        (JobState.PENDING, "wait", True),
+        (JobState.PENDING, "keep", False),
+        (JobState.PAUSED, "keep", False),
+        (JobState.SUCCEEDED, "keep", False),
+    ],
+)
+def test_the_action_of_a_decision_is_shown_only_while_it_applies(state: JobState, action: str, applies: bool):
+    shown = text(render.explain_page(explained(state=state, action=action, message="why"), NOW))
+    assert (f"{action}: why" in shown) is applies
