@@ -154,7 +154,9 @@ def _price_lines(explained: ExplanationView) -> Iterator[str]:
     # A larger size that is worth nothing to the job is omitted.
     for one in explained.outlook:
         if one.gain is None or one.gain > 0:
-            yield _outlook(one, explained, waits=not any(each.note == "current" for each in explained.options))
+            yield _outlook(
+                one, explained, waits=not any(each.note == "current" for each in explained.options)
+            )
 
 
 def _outlook(one: Outlook, explained: ExplanationView, *, waits: bool) -> str:
@@ -361,7 +363,9 @@ def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Tab
             *(_duration(one.time_s), _duration(one.time_p90_s)),
             *((usd(one.cost_usd), usd(one.cost_p90_usd)) if priced else ()),
             one.confidence,
-            "; ".join([*map(str, one.marks), *filter(None, [_short(one.why_not_now), depth_text(one.depth)])]),
+            "; ".join(
+                [*map(str, one.marks), *filter(None, [_short(one.why_not_now), depth_text(one.depth)])]
+            ),
         )
     return table
 

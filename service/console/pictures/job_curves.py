@@ -219,7 +219,12 @@ def goodput_chart(forecast: ForecastView) -> Chart:
         for one in ones
     )
     return Chart(
-        "goodput", "goodput", {"kinds": data}, words, ("size", f"{forecast.work.unit}/s", "with 80 % between"), rows
+        "goodput",
+        "goodput",
+        {"kinds": data},
+        words,
+        ("size", f"{forecast.work.unit}/s", "with 80 % between"),
+        rows,
     )
 
 

@@ -235,13 +235,14 @@ def _why_better(case: Case) -> str:
     """Return the reason that another configuration is better than the job's present one."""
     now, then = case.option(of_now=True), case.option(of_now=False)
     if now is not None and then is not None and then.speedup > now.speedup > 0:
-        return gain_text(now, then)
+        return gain_text(now, then, case.job.progress.unit)
     if now is not None and then is not None and now.slots == then.slots and then.usd_per_h < now.usd_per_h:
         return f"the same number of slots for ${then.usd_per_h:,.2f} instead of ${now.usd_per_h:,.2f} an hour"
     if case.given_up_for is not None:
         return why_given_up(case.given_up_for)
     if now is not None and then is not None and then.slots > now.slots and not then.measured:
-        return tried_text(now, then, float(case.round.notes.hope[case.row, case.column]))
+        hope = float(case.round.notes.hope[case.row, case.column])
+        return tried_text(now, then, hope, case.job.progress.unit)
     above = why_above_quota(case.round.snapshot, case.job.spec.project)
     room = room_for_deadlines(case.round, case.row) or _room_for_minimums(case)
     if above or room or len(case.round.jobs) > 1:

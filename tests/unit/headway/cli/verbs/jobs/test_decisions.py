@@ -188,7 +188,11 @@ def test_the_explanation_says_what_more_would_be_worth():
         price=0.1,
     )
     dollar = slot.model_copy(update={"row": "usd_per_h", "gain": None})
-    shown = text(render.explain_page(explained(binding=[price], outlook=[slot, dollar], options=[option(1, note="current")]), NOW))
+    shown = text(
+        render.explain_page(
+            explained(binding=[price], outlook=[slot, dollar], options=[option(1, note="current")]), NOW
+        )
+    )
     assert "what limits it: slots of cpu (8 of 8 taken, price 0.1)" in shown
     assert (
         "with one more slot of cpu it could have 2 cpu: 1.87 times as fast as now, goodput 4,493 samples/s; worth 0.3 to it"

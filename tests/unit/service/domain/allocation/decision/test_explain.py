@@ -70,7 +70,6 @@ def test_speedups_without_a_measurement_on_one_slot_are_marked_as_assumed() -> N
     assert not rigid[4].one_slot_measured
 
 
-
 def test_the_speedup_is_relative_to_one_slot_even_without_that_size() -> None:
     """The smallest size is four slots: 320 samples a second are 80 on each."""
     found = options(running_alone(4, points=speeds((4, 320.0), (8, 560.0)), low=4))
