@@ -16,6 +16,7 @@ from headway.cli.render.jobs import (
     columns,
     facts_grid,
     kept_text,
+    ranges,
     rate,
     search_text,
     state_text,
@@ -40,8 +41,10 @@ from headway.contract.views.forecasts import (
     PredictionScore,
     Work,
 )
-from headway.contract.views.jobs import TERMINAL_STATES, SizeOption
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, SizeOption, still_applies
 
+_SHORT_NOTE = 10  # "until then"
+"""Largest number of characters of a note within a table."""
 _HIGHLIGHTS = {
     Mark.SMALLEST: "the smallest",
     Mark.KNEE: "the best trade of time and cost",
@@ -51,12 +54,13 @@ _HIGHLIGHTS = {
 
 def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
     """Return the page of `headway explain`: the decision, the alternatives, and the value of another slot."""
-    over = explained.state in TERMINAL_STATES
     heading = Text.assemble(
         (explained.name, "bold"),
         "  ",
         state_text(explained.state),
-        f"  {explained.message}" if over else f"  {explained.action}: {explained.message}",
+        f"  {explained.action}: {explained.message}"
+        if still_applies(explained.state, explained.action)
+        else f"  {explained.message}",
     )
     if explained.decided_at is None:
         return Group(heading, Text("No round has decided about this job yet.", style="dim"))
@@ -68,7 +72,10 @@ def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
         parts.append(Text(imposed_text(explained.imposed_count, explained.imposed_s), style="dim"))
     if explained.options:
         parts.append(_options(explained.options))
-    if not over:
+        parts.append(Text(f"goodput in {explained.progress_unit} per second", style="dim"))
+        parts += _speedup_lines(explained.options)
+        parts += _note_lines((one.slots, _pool(one), one.note) for one in explained.options)
+    if explained.state not in TERMINAL_STATES | {JobState.PAUSED, JobState.CANCELLING}:
         parts += [Text(line) for line in _price_lines(explained)]
     return Group(*parts)
 
@@ -80,19 +87,51 @@ def imposed_text(count: int, cost_s: float) -> str:
 
 
 def _options(options: Sequence[SizeOption]) -> Table:
-    table = columns(">SIZE", "KIND", ">NODES", ">GOODPUT/S", ">SPEEDUP", "FROM", ">UTILITY", "NOTE")
+    table = columns(">SIZE", "KIND", ">NODES", ">GOODPUT/S", ">SPEEDUP", "FROM", ">UTILITY", fold=["NOTE"])
+    table.columns[1].no_wrap, table.columns[1].overflow, table.columns[1].min_width = False, "fold", 6
     for option in options:
         table.add_row(
             str(option.slots),
-            f"{option.pool}, {option.anchor} on-demand" if option.anchor else option.pool,
+            _pool(option),
             str(option.nodes),
             rate(option.goodput_samples_per_s),
-            f"{option.speedup:.2f}",
+            _speedup(option),
             "measured" if option.measured else "predicted",
             "-" if option.utility is None else f"{option.utility:.3f}",
-            "; ".join(filter(None, [option.note, crossing_text(option.crosses), depth_text(option.depth)])),
+            "; ".join(
+                filter(None, [_short(option.note), crossing_text(option.crosses), depth_text(option.depth)])
+            ),
         )
     return table
+
+
+def _pool(option: SizeOption) -> str:
+    return f"{option.pool}, {option.anchor} on-demand" if option.anchor else option.pool
+
+
+def _short(note: str) -> str:
+    """Return a note that fits into a table; "" for a sentence, which stands below the table."""
+    return note if len(note) <= _SHORT_NOTE else ""
+
+
+def _note_lines(notes: Iterable[tuple[int, str, str]]) -> Iterator[Text]:
+    """Yield the long notes of sizes, given as slots, pool and note. They would squeeze the columns of a table."""
+    sizes: dict[str, dict[str, list[int]]] = {}
+    for slots, pool, note in notes:
+        if len(note) > _SHORT_NOTE:
+            sizes.setdefault(note, {}).setdefault(pool, []).append(slots)
+    for note, pools in sizes.items():
+        yield Text(f"{', '.join(f'{ranges(slots)} {pool}' for pool, slots in pools.items())}: {note}")
+
+
+def _speedup(one: SizeOption | ConfigurationForecast) -> str:
+    return f"{one.speedup:.2f}" if one.one_slot_measured else "-"
+
+
+def _speedup_lines(sizes: Sequence[SizeOption | ConfigurationForecast]) -> Iterator[Text]:
+    """Yield what is missing where speedups are unknown."""
+    if any(not one.one_slot_measured for one in sizes):
+        yield Text("speedup: not known, because nothing was measured on one slot yet", style="dim")
 
 
 def crossing_text(level: str) -> str:
@@ -115,20 +154,25 @@ def _price_lines(explained: ExplanationView) -> Iterator[str]:
     # A larger size that is worth nothing to the job is omitted.
     for one in explained.outlook:
         if one.gain is None or one.gain > 0:
-            yield _outlook(one, explained.unit)
+            yield _outlook(
+                one, explained, waits=not any(each.note == "current" for each in explained.options)
+            )
 
 
-def _outlook(one: Outlook, unit: str) -> str:
+def _outlook(one: Outlook, explained: ExplanationView, *, waits: bool) -> str:
     dollars = one.row == "usd_per_h" or one.row.startswith("budget/")
     more = "one more dollar an hour" if dollars else f"one more slot of {one.device_kind}"
-    speed = f"{one.speedup:.2f} times as fast as now"
-    if one.goodput_samples_per_s is not None:
-        speed += f", goodput {rate(one.goodput_samples_per_s)}/s"
-    sentence = f"with {more} it could have {one.slots} {one.device_kind}: {speed}"
+    goodput = one.goodput_samples_per_s
+    speeds = [] if waits else [f"{one.speedup:.2f} times as fast as now"]
+    speeds += [] if goodput is None else [f"goodput {rate(goodput)} {explained.progress_unit}/s"]
+    could = "could run on" if waits else "could have"
+    sentence = ": ".join(
+        filter(None, [f"with {more} it {could} {one.slots} {one.device_kind}", ", ".join(speeds)])
+    )
     if one.gain is None:
         return sentence
     worth = f"worth {one.gain:.3g} to it and {one.price:.3g} to others"
-    return f"{sentence}; {worth}, in {unit}" if unit else f"{sentence}; {worth}"
+    return f"{sentence}; {worth}, in {explained.unit}" if explained.unit else f"{sentence}; {worth}"
 
 
 def row_name(name: str) -> str:
@@ -253,7 +297,7 @@ def forecast_page(forecast: ForecastView) -> RenderableType:
     """Return the page of `headway forecast`."""
     parts: list[RenderableType] = [Text.assemble((forecast.name, "bold"), f"  {_work(forecast.work)}")]
     if forecast.configurations:
-        parts.append(configurations_table(forecast.configurations))
+        parts += _configurations(forecast.configurations)
     if forecast.search is not None:
         parts.append(Text(f"search: {search_text(forecast.search)}"))
     if forecast.goal_target is not None:
@@ -271,7 +315,7 @@ def plan_page(plan: PlanView) -> RenderableType:
         verdict = plan.deadline.verdict.replace("_", " ")
         parts.append(Text(f"deadline {verdict}: {plan.deadline.message}"))
     if plan.configurations:
-        parts.append(configurations_table(plan.configurations))
+        parts += _configurations(plan.configurations)
         parts += [Text(line) for line in _highlights(plan.configurations)]
     return Group(*parts)
 
@@ -288,10 +332,18 @@ def _highlights(configurations: Sequence[ConfigurationForecast]) -> Iterator[str
     for mark, name in _HIGHLIGHTS.items():
         for one in configurations:
             if mark in one.marks:
-                what = f"{name}: {one.slots} {one.device_kind}, {one.speedup:.2f} times one slot"
+                times = f", {one.speedup:.2f} times one slot" if one.one_slot_measured else ""
+                what = f"{name}: {one.slots} {one.device_kind}{times}"
                 takes = f", about {duration(one.time_s)}" if one.time_s is not None else ""
                 costs = f", {usd(one.cost_usd)}" if one.cost_usd else ""
                 yield f"{what}{takes}{costs}"
+
+
+def _configurations(configurations: Sequence[ConfigurationForecast]) -> Iterator[RenderableType]:
+    """Yield the table of configurations, and the lines below it."""
+    yield configurations_table(configurations)
+    yield from _speedup_lines(configurations)
+    yield from _note_lines((one.slots, one.device_kind, one.why_not_now) for one in configurations)
 
 
 def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Table:
@@ -307,11 +359,13 @@ def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Tab
             f"{one.global_batch:,}" if one.goodput is not None and one.global_batch else "-",
             rate(one.goodput),
             "-" if one.goodput is None else f"{rate(one.goodput_low)}-{rate(one.goodput_high)}",
-            f"{one.speedup:.2f}",
+            _speedup(one),
             *(_duration(one.time_s), _duration(one.time_p90_s)),
             *((usd(one.cost_usd), usd(one.cost_p90_usd)) if priced else ()),
             one.confidence,
-            "; ".join([*map(str, one.marks), *filter(None, [one.why_not_now, depth_text(one.depth)])]),
+            "; ".join(
+                [*map(str, one.marks), *filter(None, [_short(one.why_not_now), depth_text(one.depth)])]
+            ),
         )
     return table
 

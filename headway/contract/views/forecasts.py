@@ -57,6 +57,8 @@ class ConfigurationForecast(BaseModel):
     goodput_high: float | None
     speedup: float
     """Goodput divided by the smallest configuration's goodput per slot."""
+    one_slot_measured: bool = True
+    """True if the job or its class was measured on one slot; otherwise the speedup is an assumption."""
     confidence: Confidence
     global_batch: int
     local_batch: int

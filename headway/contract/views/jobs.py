@@ -246,7 +246,9 @@ class SizeOption(BaseModel):
     slots: int
     goodput_samples_per_s: float | None
     speedup: float
-    """Speedup over one slot of this job."""
+    """Speedup over one slot of this job, as assumed unless `one_slot_measured`."""
+    one_slot_measured: bool = True
+    """True if the job or its class was measured on one slot."""
     measured: bool
     utility: float | None
     """Utility that the policy computed; None where the job may not have the size now."""
@@ -269,6 +271,16 @@ class SizeOption(BaseModel):
         return pool_name(self.device_kind, self.market)
 
 
+def still_applies(state: JobState, action: str) -> bool:
+    """Return True if a job is still in the state in which the action of its last decision left it.
+
+    A decision to wait is void for a running job, and any other one for a waiting job.
+    """
+    if state is JobState.RUNNING:
+        return action not in {"wait", "vacate"}
+    return state is JobState.PENDING and action == "wait"
+
+
 class ExplainView(BaseModel):
     """The last decision about a job, and the alternatives considered."""
 
@@ -283,6 +295,10 @@ class ExplainView(BaseModel):
     options: list[SizeOption] = Field(default_factory=list)
     imposed_count: int = 0  # as in `JobProgress`
     imposed_s: float = 0.0
+    size: int | None = None
+    """Slots that the job holds now, which the decision may have changed; None from a service of an older version."""
+    progress_unit: str = "samples"
+    """Unit of the goodput, per second."""
 
 
 class ResizeRequest(BaseModel):

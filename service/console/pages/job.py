@@ -294,9 +294,10 @@ def _limits(explanation: ExplanationView) -> tuple[str, ...]:
         f"({explanation.unit}); all {number(one.capacity)} are taken."
         for one in explanation.binding
     ]
+    waits = not any(one.note == "current" for one in explanation.options)
     more = [
-        f"With one more {limit_words(one.row)} the job could have {plural(one.slots, f'{one.device_kind} slot')}, "
-        f"{one.speedup:.2f} times as fast."
+        f"With one more {limit_words(one.row)} the job could {'run on' if waits else 'have'} "
+        f"{plural(one.slots, f'{one.device_kind} slot')}{'' if waits else f', {one.speedup:.2f} times as fast'}."
         for one in explanation.outlook
     ]
     return tuple(rows + more)

@@ -8,7 +8,7 @@ from headway.contract.spec import JobSpec
 from headway.contract.views.forecasts import Mark, PlanView
 from headway.jobfile import JobFileError, parse
 from service.console.html.text import NONE, between, plural, short, usd
-from service.console.pictures.job_curves import OptionRow
+from service.console.pictures.job_curves import OptionRow, speedup_text
 
 EXAMPLE = """\
 # A small network that learns on one to four slots. Nothing has to be uploaded.
@@ -83,7 +83,7 @@ def plan_of(view: PlanView) -> SubmitPreview:
         OptionRow(
             slots=plural(one.slots, f"{one.device_kind} slot"),
             speed=short(one.goodput),
-            speedup=f"{one.speedup:.2f}×",
+            speedup=speedup_text(one),
             time=between(one.time_s, one.time_p90_s),
             cost=usd(one.cost_usd) if one.cost_usd is not None else f"{usd(one.usd_per_h)}/h",
             value=NONE,

@@ -207,7 +207,7 @@ def goodput_chart(forecast: ForecastView) -> Chart:
     else:
         words = (
             f"It holds {plural(present.slots, f'{present.device_kind} slot')}: "
-            f"{short(present.goodput)} samples/s, {percent(_efficiency(present))} of linear scaling."
+            f"{short(present.goodput)} {forecast.work.unit}/s, {_scaling(present)}."
         )
     rows = tuple(
         (
@@ -219,12 +219,24 @@ def goodput_chart(forecast: ForecastView) -> Chart:
         for one in ones
     )
     return Chart(
-        "goodput", "goodput", {"kinds": data}, words, ("size", "samples/s", "with 80 % between"), rows
+        "goodput",
+        "goodput",
+        {"kinds": data},
+        words,
+        ("size", f"{forecast.work.unit}/s", "with 80 % between"),
+        rows,
     )
 
 
-def _efficiency(one: ConfigurationForecast) -> float:
-    return one.speedup / one.slots if one.slots else 0.0
+def _scaling(one: ConfigurationForecast) -> str:
+    if not one.one_slot_measured:
+        return "without a measurement on one slot to compare it with"
+    return f"{percent(one.speedup / one.slots)} of linear scaling"
+
+
+def speedup_text(one: ConfigurationForecast) -> str:
+    """Return the speedup over one slot; a dash where nothing was measured on one slot."""
+    return f"{one.speedup:.2f}×" if one.one_slot_measured else NONE
 
 
 def option_rows(explanation: ExplanationView, forecast: ForecastView) -> tuple[OptionRow, ...]:
@@ -237,7 +249,7 @@ def option_rows(explanation: ExplanationView, forecast: ForecastView) -> tuple[O
             OptionRow(
                 slots=plural(one.slots, f"{one.device_kind} slot"),
                 speed=short(one.goodput),
-                speedup=f"{one.speedup:.2f}×",
+                speedup=speedup_text(one),
                 time=between(one.time_s, one.time_p90_s),
                 cost=usd(one.cost_usd),
                 value=number(option.utility) if option is not None else NONE,

@@ -9,7 +9,7 @@ from headway.contract.run_facts import Lingering, Standstill
 from headway.contract.spec import JobSpec, Resize
 from headway.contract.values.listing import some_of
 from headway.contract.values.quantities import duration
-from headway.contract.views.jobs import JobProgress, JobState
+from headway.contract.views.jobs import JobProgress, JobState, still_applies
 
 _NAMED = 3
 """Pairs of hosts, threads or nodes that a sentence names."""
@@ -52,7 +52,7 @@ def present_reason(
     one for a waiting job.
     """
     if state is JobState.PENDING:
-        return last.message if last is not None and last.action == "wait" else message
+        return last.message if last is not None and still_applies(state, last.action) else message
     if state is not JobState.RUNNING:
         return message
     slots = "1 slot" if size == 1 else f"{size} slots"
@@ -62,7 +62,7 @@ def present_reason(
         return f"{slots}, the only size in its job file"
     if pinned is None and spec.elastic.resize is Resize.NEVER:
         return f"{slots}: its size never changes while it runs (elastic.resize: never)"
-    if last is None or last.action in {"wait", "vacate"}:
+    if last is None or not still_applies(state, last.action):
         return message
     if last.action == "keep" and pinned is None and size == max(spec.allowed_sizes()):
         return f"{slots}, the most that its job file allows"

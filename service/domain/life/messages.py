@@ -89,15 +89,16 @@ def message_taken(life: Life, who: Born, message: Message, *, vacated_at: dateti
 
 def _with_note(life: Life, before: JobProgress, message: Message) -> Life:
     """Record the event of a message that does nothing else. `before` is the progress before the message."""
+    unit = life.job.progress.unit
     match message:
         case Restored():
             again = life.job.progress.lost_samples - before.lost_samples
-            text = f"restored the checkpoint at {message.samples:,} samples"
+            text = f"restored the checkpoint at {message.samples:,} {unit}"
             return life.noted(
                 "restore", message=text, data={"samples": message.samples, **_lost(before, again)}
             )
         case CheckpointFailed():
-            text = f"the checkpoint at {message.samples:,} samples could not be saved: {message.why}"
+            text = f"the checkpoint at {message.samples:,} {unit} could not be saved: {message.why}"
             data = {"samples": message.samples, "rank": message.rank}
             return life.noted("checkpoint_failed", message=text, data=data)
         case EpochClosed() if not message.exactly_once:
@@ -125,11 +126,12 @@ def _with_first_step(
     if message.live and life.job.follows_orders and not life.job.live:
         life = life.with_job(replace(life.job, live=True)).having(CallRound())
     again = life.job.progress.lost_samples - before.lost_samples
+    unit = life.job.progress.unit
     stood = {} if vacated_at is None else {"stood_s": max(0.0, (life.now - vacated_at).total_seconds())}
     text = (
-        f"training begins again: no checkpoint was found, {again} samples are lost"
+        f"training begins again: no checkpoint was found, {again:,} {unit} are lost"
         if again
-        else f"training goes on from {message.samples:,} samples"
+        else f"training goes on; its first step ended at {message.samples:,} {unit}"
         if before.samples
         else "training begins"
     )

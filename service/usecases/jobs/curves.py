@@ -9,6 +9,7 @@ import numpy as np
 from headway.contract.values.depths import mean_depth
 from headway.contract.views.forecasts import Confidence, ConfigurationForecast, Mark
 from service.domain.allocation.decision.note_texts import note_text
+from service.domain.allocation.decision.speedups import OneSlot, one_slot_of
 from service.domain.allocation.inputs.notes import Note
 from service.domain.allocation.inputs.round import Round
 from service.domain.cluster.pools import slots_of
@@ -45,15 +46,14 @@ def curve(round_: Round, left: Remaining) -> list[ConfigurationForecast]:
         usd_per_h=configurations.usd_per_h,
         pause_s=np.where((np.arange(slots.size) == current) | (current < 0), 0.0, change_s(round_.jobs[0])),
     )
-    smallest = shown[slots[shown].argmin()]
-    one_slot = float(table.goodput[0, smallest] / slots[smallest])
+    one_slot = one_slot_of(round_, 0, shown)
     marks = _marks(round_, shown)
     order = shown[np.lexsort((slots[shown], kind[shown]))]
     return [_row(round_, column, expected, one_slot, marks.get(column, [])) for column in order.tolist()]
 
 
 def _row(
-    round_: Round, column: int, expected: Forecast, one_slot: float, marks: list[Mark]
+    round_: Round, column: int, expected: Forecast, one_slot: OneSlot, marks: list[Mark]
 ) -> ConfigurationForecast:
     configurations, table = round_.given.configurations, round_.estimates.table
     goodput, high = float(table.goodput[0, column]), float(table.high[0, column])
@@ -68,7 +68,8 @@ def _row(
         goodput=goodput if known else None,
         goodput_low=float(table.low[0, column]) if known else None,
         goodput_high=high if known else None,
-        speedup=goodput / one_slot,
+        speedup=goodput / one_slot.goodput,
+        one_slot_measured=one_slot.measured,
         confidence=confidence_of(goodput, high),
         global_batch=int(table.global_batch[0, column]) if has_batch else 0,
         local_batch=int(table.local_batch[0, column]) if has_batch else 0,

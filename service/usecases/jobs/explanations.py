@@ -13,12 +13,14 @@ from service.usecases.ports.transactions import Transaction
 
 CURRENT = "current"
 """The note of the configuration that the job has at present."""
+PAST = "until then"
+"""The note of the configuration that the job had at its last decision, and has no longer."""
 _DOLLARS = "usd_per_h"
 
 
 async def explain_job(tx: Transaction, job_id: str) -> ExplanationView:
     """Return the last decision about a job with the latest prices. Raise NotFound if the job does not exist."""
-    explained = await tx.job_queries.explain(job_id)
+    explained = as_of_now(await tx.job_queries.explain(job_id))
     project = (await tx.job_queries.find(explained.job_id, None)).project
     try:
         latest = await tx.round_queries.round("latest", seen=frozenset({project}))
@@ -27,10 +29,31 @@ async def explain_job(tx: Transaction, job_id: str) -> ExplanationView:
     return priced(explained, latest, project)
 
 
+def as_of_now(explained: ExplainView) -> ExplainView:
+    """Return the explanation with the note `CURRENT` at the size that the job has now, not at the one before its last decision."""
+    size = explained.size
+    noted = next((one for one in explained.options if one.note == CURRENT), None)
+    if size is None or (noted is not None and noted.slots == size):
+        return explained
+    there = [one for one in explained.options if one.slots == size]
+    now = there[0] if len(there) == 1 else None
+    options = [
+        one.model_copy(update={"note": CURRENT})
+        if one is now
+        else one.model_copy(update={"note": PAST})
+        if one is noted
+        else one
+        for one in explained.options
+    ]
+    return explained.model_copy(update={"options": options})
+
+
 def priced(explained: ExplainView, latest: RoundView, project: str) -> ExplanationView:
     """Return the explanation with the prices of the latest round."""
     options = explained.options
     present = next((one for one in options if one.note == CURRENT), None)
+    if present is None and explained.size:
+        options = []  # its present configuration is not among them, so nothing can be compared with it
     return ExplanationView(
         **dict(explained),
         policy=latest.policy,

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -73,7 +74,7 @@ def up(
     if stack.share.note:
         cli.err.print(Text(stack.share.note, style="yellow"), soft_wrap=True)
     if detach:
-        stop = "headway down" if data is None else f"headway down --data {data}"
+        stop = "headway down" if data is None else f"headway down --data {quote(str(data))}"
         _detach(cli, stack, f"http://127.0.0.1:{port}", stop)
         return
     _log_to(cli.err)
@@ -88,7 +89,7 @@ def up(
                 _print_token(cli, stack)
             threading.Event().wait()
     except KeyboardInterrupt:
-        cli.err.print("Stopped. `headway up` continues jobs from their last checkpoints.")
+        cli.err.print(stopped_text(data), soft_wrap=True)
 
 
 def _detach(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
@@ -117,7 +118,14 @@ def down(context: typer.Context, data: _Data = None) -> None:
     other = (
         "" if data else " If it was started with --data, give the same folder: headway down --data FOLDER."
     )
-    cli.out.print("Stopped." if stopped else f"Headway is not running on {folder}.{other}")
+    message = stopped_text(data) if stopped else f"Headway is not running on {folder}.{other}"
+    cli.out.print(Text(message), soft_wrap=True)
+
+
+def stopped_text(data: Path | None) -> str:
+    """Return what became of the jobs, and the command that continues them. `data` is the folder that the user gave."""
+    command = "headway up" if data is None else f"headway up --data {quote(str(data))}"
+    return f"Stopped. Unfinished jobs continue at the next `{command}`, with the options of before."
 
 
 def _stop_on_signals() -> None:

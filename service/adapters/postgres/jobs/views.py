@@ -21,6 +21,7 @@ from headway.contract.views.jobs import (
     Page,
     Reason,
     SizeOption,
+    still_applies,
 )
 from service.adapters.postgres.engine.cursors import cursor_after, read_cursor
 from service.adapters.postgres.engine.records import record_of
@@ -134,11 +135,13 @@ class PostgresJobQueries(OnSession, JobQueries):
     async def explain(self, job_id: str) -> ExplainView:
         row = await find_row(self._session, job_id)
         decision = next(iter(await self._session.fetch(_DECISION, job=row.id)), None)
-        settled = decision is None or row.state not in {JobState.PENDING, JobState.RUNNING}
+        settled = decision is None or not still_applies(JobState(row.state), decision.action)
         progress = JobProgress.model_validate_json(row.progress)
         return ExplainView(
             imposed_count=progress.imposed_count,
             imposed_s=progress.imposed_s,
+            size=sum(len(slots) for slots in row.allocation.values()),
+            progress_unit=progress.unit,
             job_id=row.id,
             name=row.name,
             state=JobState(row.state),

@@ -23,6 +23,7 @@ from service.domain.allocation.decision.heir_texts import heirs_text
 from service.domain.allocation.decision.note_texts import note_text
 from service.domain.allocation.decision.quota_texts import why_above_quota, why_given_up
 from service.domain.allocation.decision.reason_texts import NAMED, ReasonText, named
+from service.domain.allocation.decision.speedups import one_slot_of
 from service.domain.allocation.inputs.notes import Note
 from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING
@@ -155,10 +156,7 @@ def options_of(
     shown = np.flatnonzero((codes[row] != Note.NOT_ALLOWED) & (codes[row] != Note.TOO_FAR))
     if not len(shown):
         return ()
-    # Speedup is relative to one slot if its goodput is known, otherwise to the smallest size's goodput per
-    # slot.
-    smallest = shown[slots[shown].argmin()]
-    one_slot = float(goodput[row, smallest] / slots[smallest]) if goodput[row, smallest] > 0 else 1.0
+    one_slot = one_slot_of(round_, row, shown)
     columns = (codes, goodput, choices.utility, estimates.measured.tried)
     min_depth = round_.jobs[row].spec.elastic.min_depth
     of_shown = zip(shown.tolist(), *(one[row, shown].tolist() for one in columns), strict=True)
@@ -166,7 +164,8 @@ def options_of(
         SizeOption(
             **facts[column],
             goodput_samples_per_s=per_s if estimates.known[row] else None,
-            speedup=per_s / one_slot,
+            speedup=per_s / one_slot.goodput,
+            one_slot_measured=one_slot.measured,
             measured=measured,
             utility=worth if isfinite(worth) else None,
             note=note_text(Note(note), round_.jobs[row], round_.snapshot),
@@ -236,13 +235,14 @@ def _why_better(case: Case) -> str:
     """Return the reason that another configuration is better than the job's present one."""
     now, then = case.option(of_now=True), case.option(of_now=False)
     if now is not None and then is not None and then.speedup > now.speedup > 0:
-        return gain_text(now, then)
+        return gain_text(now, then, case.job.progress.unit)
     if now is not None and then is not None and now.slots == then.slots and then.usd_per_h < now.usd_per_h:
         return f"the same number of slots for ${then.usd_per_h:,.2f} instead of ${now.usd_per_h:,.2f} an hour"
     if case.given_up_for is not None:
         return why_given_up(case.given_up_for)
     if now is not None and then is not None and then.slots > now.slots and not then.measured:
-        return tried_text(now, then, float(case.round.notes.hope[case.row, case.column]))
+        hope = float(case.round.notes.hope[case.row, case.column])
+        return tried_text(now, then, hope, case.job.progress.unit)
     above = why_above_quota(case.round.snapshot, case.job.spec.project)
     room = room_for_deadlines(case.round, case.row) or _room_for_minimums(case)
     if above or room or len(case.round.jobs) > 1:

@@ -28,4 +28,5 @@ def _gain(round_: Round, row: int) -> str:
     column = int(smallest_columns(round_.given)[row])
     if column < 0 or not round_.estimates.known[row]:
         return "its gain is not measured yet"
-    return f"gains {float(round_.estimates.table.goodput[row, column]):,.0f} samples/s"
+    unit = round_.jobs[row].progress.unit
+    return f"gains {float(round_.estimates.table.goodput[row, column]):,.0f} {unit}/s"

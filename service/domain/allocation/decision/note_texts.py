@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from service.domain.allocation.configurations.resuming import why_not_resumed, why_unmeasured
 from service.domain.allocation.inputs.notes import MIN_GAIN, MIN_RUNTIME_S, Note
 from service.domain.cluster.snapshot import Snapshot
@@ -24,8 +26,9 @@ def note_text(note: Note, job: Job, snapshot: Snapshot) -> str:
     text = _NOTES.get(note, "")
     match note:
         case Note.TOO_YOUNG:
-            ran_s = (snapshot.now - job.state_since).total_seconds()
-            text = f"the job started or changed {ran_s:.0f} s ago; a change waits until {MIN_RUNTIME_S:.0f} s"
+            # A clock that was set back may have dated the change into the future.
+            ran_s = max(0, math.floor((snapshot.now - job.state_since).total_seconds()))
+            text = f"the job started or changed {ran_s} s ago; a change waits until {MIN_RUNTIME_S:.0f} s"
         case Note.NOT_MEASURED:
             text = why_unmeasured(job)
         case Note.UNKNOWN_RESUME:

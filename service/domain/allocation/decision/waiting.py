@@ -15,6 +15,7 @@ from headway.contract.values.dollars import dollars
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import Reason
 from service.domain.allocation.decision.explain import Case
+from service.domain.allocation.decision.holder_texts import holders_for, surplus_text, unbounded_text
 from service.domain.allocation.decision.quota_texts import (
     guarantee_text,
     quota_use,
@@ -136,41 +137,46 @@ def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
         f"needs at least {need}; {sum(left.values())} of {sum(serving.values())} are left"
         + _elsewhere(job, facts.left)
         + facts.held_by[job.spec.project]
-        + _why_no_surplus(case)
+        + _why_no_surplus(case, sum(left.values()))
         + _quota_effect(case, facts),
     )
 
 
-def _why_no_surplus(case: Case) -> str:
-    """Return the reason that a waiting job gets no surplus of other jobs, and its turn."""
-    round_, row = case.round, case.row
-    contest, slots = round_.contest, round_.columns.configurations.slots
-    seats, current = contest.seats, round_.given.current
+def _why_no_surplus(case: Case, left: int) -> str:
+    """Return the reason that a waiting job gets no surplus of other jobs, and its turn. `left` slots are free for it."""
+    round_, row, project = case.round, case.row, case.job.spec.project
+    contest, seats = round_.contest, round_.contest.seats
     if seats.smallest[row] == NOTHING:
         return ""
-    holds = (current != NOTHING) & (seats.smallest != NOTHING)
-    surplus = int((slots[current[holds]] - slots[seats.smallest[holds]]).sum())
-    least = int(slots[seats.smallest[row]])
+    holders = holders_for(case.job, round_.snapshot)
     if contest.reserved[row] and seats.reserving is not None:
-        text = f"; slots are kept for {named([round_.jobs[seats.reserving]], case.job.spec.project)}, which has waited longer"
+        text = (
+            f"; slots are kept for {named([round_.jobs[seats.reserving]], project)}, which has waited longer"
+        )
     elif seats.barred[row]:
-        text = "; slots go to jobs of higher priorities first, and nobody is stopped for less gain than that costs"
-    elif not surplus:
-        text = "; every running job has its minimum and no more"
-    elif surplus < least:
-        text = f"; running jobs have {slots_of(surplus, None)} beyond their minimums, too few for this job"
+        text = _why_barred(case)
     else:
-        text = f"; running jobs have {slots_of(surplus, None)} beyond their minimums, but cannot free {least} together yet"
-    return text + _turn(case)
-
-
-def _turn(case: Case) -> str:
-    """Return the latest time of a job's turn, as text."""
-    left_s = float(case.round.contest.latest_turn_s[case.row])
+        least = int(round_.columns.configurations.slots[seats.smallest[row]])
+        text = surplus_text(holders, least, left, project)
+    left_s = float(contest.latest_turn_s[row])
     if not np.isfinite(left_s):
-        return "; it starts when one of them ends: their sizes are fixed"
-    at = case.round.snapshot.now + timedelta(seconds=left_s)
-    return f"; its turn comes by {at:%H:%M} UTC at the latest"
+        return text + unbounded_text(holders, project)
+    at = round_.snapshot.now + timedelta(seconds=left_s)
+    return f"{text}; its turn comes by {at:%H:%M} UTC at the latest"
+
+
+def _why_barred(case: Case) -> str:
+    """Return the reason that a job may not have slots although it is its turn."""
+    priority = case.job.spec.priority
+    rests_s = case.round.contest.tenure.rests_s
+    if rests_s is not None and rests_s[case.row] > 0:
+        return (
+            f"; it was stopped for other jobs, and leaves free slots to others for {rests_s[case.row]:.0f} s"
+        )
+    worth = "nobody is stopped for less gain than that costs"
+    if any(one.spec.priority > priority for one in case.round.snapshot.jobs.values()):
+        return f"; slots go to jobs of higher priorities first, and {worth}"
+    return f"; {worth}"
 
 
 def _quota_effect(case: Case, facts: WaitingFacts) -> str:

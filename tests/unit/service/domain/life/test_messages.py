@@ -106,6 +106,19 @@ def test_the_first_step_says_whether_ranks_hold_parts_of_the_model(*, sharded: b
     assert (job.sharded, job.live, job.survives_losses) == (sharded, True, not sharded)
 
 
+def test_a_restored_job_does_not_seem_to_skip_samples() -> None:
+    """Its first step ends 32 samples beyond the checkpoint: it goes on from the checkpoint, not from there."""
+    cluster = runs(samples=4256)
+    assert event_of(
+        told(cluster, Restored(**SAID, samples=4256, from_generation=0)), "restore"
+    ).message.endswith("4,256 samples")
+    text = event_of(told(cluster, FirstStep(**SAID, samples=4288, live=True)), "first_step").message
+    assert "from 4,288" not in text
+    assert "its first step ended at 4,288 samples" in text
+    steps = runs(samples=4256, unit="steps")
+    assert "4,288 steps" in event_of(told(steps, FirstStep(**SAID, samples=4288)), "first_step").message
+
+
 @pytest.mark.parametrize("replicates", [False, True])
 def test_the_first_step_says_whether_the_script_uses_the_replicas_of_the_mesh(*, replicates: bool) -> None:
     cluster = runs(FOUR, mesh="replicate=2,fsdp=2")

@@ -9,7 +9,7 @@ import pytest
 from headway.contract.values.markets import Market
 from headway.contract.views.decisions import RoundView, RowPrice
 from headway.contract.views.jobs import ExplainView, JobState, Reason, SizeOption
-from service.usecases.jobs.explanations import priced
+from service.usecases.jobs.explanations import as_of_now, priced
 from tests.unit.service.builders import NOW
 
 
@@ -138,3 +138,23 @@ def test_a_cap_binds_those_who_count_in_it(project: str | None, binds: bool) -> 
     seen = priced(explained(now, more), rows, "p")
     assert [row.name for row in seen.binding] == ["budget/team"] * binds
     assert [(one.row, one.gain) for one in seen.outlook] == [("budget/team", 2.0)] * binds
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_a_size_that_a_job_no_longer_has_is_not_current(size: int) -> None:
+    """An ended job holds nothing, and one that grew holds more than at its last decision."""
+    seen = as_of_now(explained(PRESENT, option(2, 0.5)).model_copy(update={"size": size}))
+    assert [one.slots for one in seen.options if one.note == "current"] == ([size] if size else [])
+    assert [one.slots for one in seen.options if one.note == "until then"] == [1]
+
+
+def test_a_size_that_a_job_still_has_stays_current() -> None:
+    stays = explained(PRESENT, option(2, 0.5)).model_copy(update={"size": 1})
+    assert as_of_now(stays) == stays
+
+
+def test_a_running_job_whose_size_was_not_weighed_is_not_compared_as_if_it_waited() -> None:
+    moved = as_of_now(explained(PRESENT, option(2, 0.5)).model_copy(update={"size": 3}))
+    seen = priced(moved, round_of(**{"slots/cpu": 0.1}), "p")
+    assert (seen.binding, seen.outlook) == ([], [])
+    assert len(seen.options) == 2

@@ -57,6 +57,17 @@ def test_options_are_the_configurations_within_reach() -> None:
     assert found[1].speedup == pytest.approx(1.0)
     assert found[2].speedup == pytest.approx(1.9, rel=0.05)
     assert found[2].goodput_samples_per_s == pytest.approx(190.0, rel=0.1)
+    assert all(one.one_slot_measured for one in found.values())
+
+
+def test_speedups_without_a_measurement_on_one_slot_are_marked_as_assumed() -> None:
+    """A user fixed two slots at once; a job of one size never runs on one slot."""
+    fixed = options(running_alone(2, points=speeds((2, 190.0)), pinned_size=2))
+    assert fixed[2].measured
+    assert not any(one.one_slot_measured for one in fixed.values())
+    rigid = options(running_alone(4, points=speeds((4, 400.0)), low=4, high=4))
+    assert rigid[4].measured
+    assert not rigid[4].one_slot_measured
 
 
 def test_the_speedup_is_relative_to_one_slot_even_without_that_size() -> None:

@@ -80,3 +80,11 @@ def test_a_change_in_place_costs_a_pause_and_any_other_a_restart(live: bool, wor
 
 def test_the_option_that_a_job_holds_is_called_current() -> None:
     assert note_text(Note.CURRENT, *known()) == "current"
+
+
+@pytest.mark.parametrize(("age_s", "said"), [(29.6, "29 s ago"), (0.4, "0 s ago"), (-3.0, "0 s ago")])
+def test_a_young_job_is_never_said_to_be_as_old_as_it_must_be(age_s: float, said: str) -> None:
+    job, snapshot = known(age_s=age_s)
+    text = note_text(Note.TOO_YOUNG, job, snapshot)
+    assert said in text
+    assert "until 30 s" in text

@@ -168,7 +168,7 @@ def test_facts_count_slots_in_service_and_left() -> None:
     ("holders", "low", "part"),
     [
         # Every running job has its smallest size: no surplus.
-        ({"a1": 4}, 1, "minimum and no more"),
+        ({"a1": 4}, 1, "no running job holds more than its minimum"),
     ],
 )
 def test_a_wait_behind_minimums(holders: Mapping[str, int], low: int, part: str) -> None:
