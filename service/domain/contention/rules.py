@@ -92,8 +92,11 @@ def contend(
     resting |= given.allowed & keeps[:, None] & _smaller(given)
     resting |= given.allowed & (keeps & leased)[:, None] & ~kept(given)
     reserved |= barred
-    allowed = given.allowed & ~waits & ~resting & ~reserved[:, None]
     columns = np.where(keeps, given.current, seats.columns)
+    # Seats fit only together: a job that may not take its own, on another kind too, would hold another job's.
+    seated = np.flatnonzero(columns != NOTHING)
+    waits[seated, columns[seated]] = resting[seated, columns[seated]] = False
+    allowed = given.allowed & ~waits & ~resting & ~reserved[:, None]
     return Contest(
         given=replace(
             given, allowed=allowed, seats=columns, firm=seats.firm | keeps, next_turn=seats.next_turn

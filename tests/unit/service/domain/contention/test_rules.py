@@ -129,6 +129,20 @@ def test_the_solver_gives_every_seat_slots() -> None:
     assert scene.sizes_of(scene.contest.solver(solve)(problem).chosen) == [2, 2]
 
 
+def test_a_running_job_moves_to_its_seat_on_another_kind_and_the_overdue_job_gets_its_slots() -> None:
+    """Kinds of two slots and of one: two adjacent slots are free only once the running job has moved."""
+    rivals = [waiting(sizes=(2,), waited_s=1800.0), waiting(sizes=(1,)), running(1, sizes=(1,), run_s=0.0)]
+    scene = Scene(rivals=rivals, capacity=(2, 1))
+    contest = scene.contest
+    choice = Goodput().choose(contest.given, contest.solver(solve)).chosen
+    assert choice.tolist() == [scene.column(2, kind=0), NOTHING, scene.column(1, kind=1)]
+
+
+def test_a_job_that_ends_soon_below_its_smallest_size_may_take_its_seat() -> None:
+    scene = Scene(rivals=[running(1, sizes=(2, 4), remaining=1000.0), running(1)])
+    assert chosen(scene)[0] == 2
+
+
 def test_the_latest_turn_is_that_of_the_seats() -> None:
     scene = Scene(rivals=[running(4, sizes=(4,)), waiting(sizes=(4,), waited_s=1700.0)])
     assert scene.contest.latest_turn_s.tolist() == [0.0, 100.0 + 3 * 60.0]
