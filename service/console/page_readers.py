@@ -17,7 +17,7 @@ from headway.contract.views.nodes import NodeView
 from service.api.http.context import ApiContext
 from service.console import pages
 from service.console.html.fragments import Content, Fragment
-from service.console.html.palette import Palette
+from service.console.html.palette import Palette, colour_of
 from service.console.pages.cluster import cluster_page
 from service.console.pages.job import JobViews, job_page
 from service.console.pages.jobs import jobs_fragments
@@ -93,7 +93,7 @@ class PageReaders:
             nodes = await tx.node_queries.list_nodes(context.now(), context.silence, seen=key.sight.projects)
             jobs = await tx.job_queries.list_jobs(filters, limit=_JOBS_OF_CLUSTER, cursor=None)
             latest = await _latest(tx, key.sight)
-            ids = [one.id for one in jobs.items]
+            ids = _held(jobs.items)
             holders = (slot.job_id for node in nodes for slot in node.slots if slot.job_id)
             colours = await self._colours(tx, [*ids, *holders])
         page = cluster_page(cluster, nodes, jobs.items, latest, context.usd_per_slot_h, colours)
@@ -110,7 +110,7 @@ class PageReaders:
             page = await tx.job_queries.list_jobs(filters, limit=_PER_PAGE, cursor=key.cursor or None)
             ids = [one.id for one in page.items]
             sizes = await tx.job_queries.sizes(ids)
-            colours = await self._colours(tx, ids)
+            colours = await self._colours(tx, _held(page.items))
         rows = jobs_fragments(page, sizes, context.now(), colours)
         return [*rows, pager(key, page.next_cursor)]
 
@@ -134,7 +134,7 @@ class PageReaders:
                 memory["series"] = await tx.job_queries.series(job.id, _POINTS)
                 memory["series_at"] = job.progress.samples
             sizes = (await tx.job_queries.sizes([job.id])).get(job.id, [])
-            colours = await self._colours(tx, [job.id])
+            colours = await self._colours(tx, _held([job]))
         now = context.now()
         explanation, forecast = await self._foresight(
             job.id, (job.state, job.size, job.message, *_known(job)), memory, now
@@ -142,7 +142,7 @@ class PageReaders:
         views = JobViews(
             job=job,
             present=job.present or job.message,
-            colour=colours[job.id],
+            colour=colour_of(colours, job.id),
             explanation=explanation,
             forecast=forecast,
             events=list(events),
@@ -213,6 +213,11 @@ class PageReaders:
         async with self._context.transactions.begin() as tx:
             view = await tx.simulations.get(key.about, seen=key.sight.projects)
         return simulation_fragments(view)
+
+
+def _held(jobs: Iterable[JobView]) -> list[str]:
+    """Return the ids of the jobs that ever held slots, which alone have colours."""
+    return [one.id for one in jobs if one.started_at is not None]
 
 
 def _known(job: JobView) -> tuple[bool, ...]:

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from service.console.html.fragments import Fragment, PageVersion
+from service.console.html.palette import mark_of
 from service.console.html.questions import question
 
 HERE = Path(__file__).parent
@@ -28,6 +29,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["data"] = as_data
+    made.filters["mark"] = mark_of
     made.globals["question"] = question
     return made
 

@@ -97,7 +97,7 @@ def test_read_why_a_job_waits_and_what_it_would_cost(training: None, visit: Visi
     expect(page.locator("#waiting")).to_contain_text("needs at least 64 slots")
     visitor.shoot("cluster")
     page.locator("#waiting a").first.click()
-    expect(page.locator(".why-now")).to_have_text(re.compile(r"too-big waits: .*64 slots"))
+    expect(page.locator(".why-now")).to_have_text(re.compile(r"too-big is pending: .*64 slots"))
     expect(page.locator(".costs")).to_contain_text("there is no forecast")
     # Sections about training are left out, as it never held slots.
     expect(page.locator("main h2:visible")).to_have_text(["Events"])

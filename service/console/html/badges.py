@@ -22,7 +22,7 @@ _JOB_TONES = {
     JobState.CANCELLED: "off",
 }
 _JOB_WORDS = {
-    JobState.PENDING: "waits",
+    JobState.PENDING: "is pending",
     JobState.STARTING: "starts",
     JobState.RUNNING: "runs",
     JobState.RESIZING: "changes size",

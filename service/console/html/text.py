@@ -32,6 +32,11 @@ def usd(amount: float | None) -> str:
     return NONE if amount is None else dollars(amount)
 
 
+def charge(amount: float | None) -> str:
+    """Return a cost in dollars, or a dash if it is unknown or nothing, as where slots have no price."""
+    return usd(amount) if amount else NONE
+
+
 def number(value: float | None) -> str:
     """Return a number with three significant digits, or all digits of a whole number: `12,345`, `3.14`,
     `0.00123`.

@@ -11,10 +11,11 @@ from headway.contract.values.markets import pool_name
 from headway.contract.views.decisions import ClusterView, KindView, RoundView
 from headway.contract.views.jobs import JobState, JobView
 from headway.contract.views.nodes import NodeView, SlotView
-from service.console.html.badges import cell_of, tone_of_job, tone_of_node, words_of_job
+from service.console.html.badges import cell_of, tone_of_job, tone_of_node
 from service.console.html.fragments import Content, Fact, Fragment, Listing
-from service.console.html.palette import colour_of
+from service.console.html.palette import mark_of, tint_of
 from service.console.html.text import NONE, duration, listed, plural, quality_words, short, usd
+from service.console.pages.jobs import end_of
 
 _SHOWN = 12
 """Maximum number of jobs in a list of this page. The page of jobs has all of them."""
@@ -22,8 +23,8 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A node of the overview. `cells` are the style classes of its slots, and `label` describes them in
-    words.
+    """A node of the overview. `cells` are the style classes of its slots, `marks` the letters in them, and `label`
+    describes them in words.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Tile:
     state: str
     tone: str
     cells: tuple[str, ...]
+    marks: tuple[str, ...]
     holders: tuple[str, ...]
     label: str
     pool: str
@@ -55,12 +57,12 @@ class Worker:
 
     id: str
     name: str
-    hue: int
+    hue: str
     tone: str
     state: str
     size: str
     message: str
-    since: str
+    notes: tuple[str, ...]
     share: float | None
 
 
@@ -127,7 +129,7 @@ def _headline(cluster: ClusterView) -> str:
     waiting = cluster.jobs.get(JobState.PENDING, 0)
     if not slots:
         return "No host has joined yet."
-    waits = f" {plural(waiting, 'job waits', 'jobs wait')}." if waiting else " No job waits."
+    waits = f" {plural(waiting, 'job is', 'jobs are')} pending." if waiting else " No job is pending."
     return f"{held:,} of {plural(slots, 'slot')} {'is' if held == 1 else 'are'} at work.{waits}"
 
 
@@ -150,8 +152,8 @@ def _figures(cluster: ClusterView, nodes: Sequence[NodeView], latest: RoundView 
     waiting = cluster.jobs.get(JobState.PENDING, 0)
     return (
         Fact("Slots at work", f"{held:,} of {slots:,}", f"{free:,} free", held / slots if slots else None),
-        Fact("Jobs", f"{running:,} running", f"{plural(live, 'job')} in all, {waiting:,} waiting"),
-        Fact("Spending", f"{usd(cluster.usd_per_h)} an hour", "what the slots at work cost"),
+        Fact("Jobs", f"{running:,} running", f"{plural(live, 'job')} in all, {waiting:,} pending"),
+        *_spending(cluster),
         Fact(
             "Nodes",
             f"{ready:,} ready",
@@ -160,6 +162,13 @@ def _figures(cluster: ClusterView, nodes: Sequence[NodeView], latest: RoundView 
         ),
         Fact("Decisions", cluster.policy, _quality(latest)),
     )
+
+
+def _spending(cluster: ClusterView) -> tuple[Fact, ...]:
+    """Return the fact about the spending; none where no slot has a price."""
+    if not cluster.usd_per_h and not any(one.usd_per_slot_h for one in cluster.kinds):
+        return ()
+    return (Fact("Spending", f"{usd(cluster.usd_per_h)} an hour", "what the slots at work cost"),)
 
 
 def _quality(latest: RoundView | None) -> str:
@@ -190,6 +199,7 @@ def _tile(node: NodeView, prices: Mapping[str, float], colours: Mapping[str, int
         state=node.state.lower(),
         tone=tone_of_node(node.state),
         cells=tuple(cell_of(slot, colours) for slot in node.slots),
+        marks=tuple(mark_of(slot.job_name or "") if slot.job_id else "" for slot in node.slots),
         holders=tuple(_holder(slot) for slot in node.slots),
         label=words_of_slots(node.slots),
         pool=pool,
@@ -219,14 +229,24 @@ def _worker(job: JobView, colours: Mapping[str, int]) -> Worker:
     return Worker(
         id=job.id,
         name=job.name,
-        hue=colour_of(colours, job.id),
+        hue=tint_of(colours, job.id, held=job.size > 0 or job.started_at is not None),
         tone=tone_of_job(job.state),
-        state=words_of_job(job.state),
+        state=job.state.lower(),
         size=plural(job.size, "slot") if job.size else f"wants {_range(job)}",
         message=job.present or job.message,
-        since=duration(None) if done.samples_per_s is None else f"{short(done.samples_per_s)} {done.unit}/s",
+        notes=_notes(job),
         share=done.work_share,
     )
+
+
+def _notes(job: JobView) -> tuple[str, ...]:
+    """Return the job's priority, and its speed and end where they are known."""
+    done, end = job.progress, end_of(job)
+    speed = (
+        f"{short(done.samples_per_s)} {done.unit}/s" if job.size and done.samples_per_s is not None else ""
+    )
+    ends = f"ends in {duration(end[0])}" if end is not None else ""
+    return tuple(one for one in (speed, ends, f"priority {job.spec.priority}") if one)
 
 
 def _range(job: JobView) -> str:

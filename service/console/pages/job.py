@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import ForecastView
@@ -14,6 +14,7 @@ from service.console.html.fragments import Content, Fact, Fragment, Listing
 from service.console.html.text import (
     NONE,
     between,
+    charge,
     duration,
     iso,
     limit_words,
@@ -47,7 +48,7 @@ class Head:
     id: str
     name: str
     project: str
-    hue: int
+    hue: str
     state: str
     tone: str
     reason: str
@@ -151,7 +152,7 @@ def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
             id=job.id,
             name=job.name,
             project=job.project,
-            hue=views.colour,
+            hue=f"job-{views.colour}" if begun else "unheld",
             state=job.state.lower(),
             tone=tone_of_job(job.state),
             reason=job.reason,
@@ -193,7 +194,7 @@ def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
         ends = Fact("Ends in", duration(end[0]), "at the present speed")
     else:
         ends = Fact("Ends in", NONE, forecast.work.reason if job.size else "it has no slots now")
-    spent = Fact("Cost so far", usd(cost.usd) if cost else NONE, _expected(job))
+    spent = Fact("Cost so far", charge(cost.usd) if cost else NONE, _expected(job))
     total = f"of {short(done.work_total)} {done.unit}" if done.work_total else "length not known"
     return (
         Fact(
@@ -210,6 +211,7 @@ def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
             f"fixed at {job.pinned_size} by request" if job.pinned_size else _kind(job),
         ),
         *_target(job),
+        Fact("Priority", str(job.spec.priority), "of 100"),
         Fact(
             "Speed", f"{short(done.samples_per_s)}/s" if done.samples_per_s is not None else NONE, _batch(job)
         ),
@@ -261,6 +263,8 @@ def _expected(job: JobView) -> str:
         return "nothing has been charged"
     if cost.left_usd is not None:
         return f"{usd(cost.left_usd)} left of its limit"
+    if cost.unpriced and not cost.usd:
+        return "its slots have no price"
     if cost.expected_usd is not None and not has_ended(job):
         return f"about {usd(cost.expected_usd)} in all"
     return "some slots had no price" if cost.unpriced else ""
@@ -364,7 +368,7 @@ def _step(event: EventView) -> HistoryEntry:
     pause = event.data.get("pause_s")
     return HistoryEntry(
         sequence=event.sequence,
-        at=f"{event.at:%H:%M:%S}",
+        at=f"{event.at.astimezone(UTC):%H:%M:%S} UTC",
         at_iso=iso(event.at),
         kind=event.kind.replace("_", " "),
         message=event.message,

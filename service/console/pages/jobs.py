@@ -9,8 +9,8 @@ from datetime import datetime
 from headway.contract.views.jobs import JobProgress, JobView, Page
 from service.console.html.badges import has_ended, tone_of_job
 from service.console.html.fragments import Content, Fragment, Listing
-from service.console.html.palette import colour_of
-from service.console.html.text import NONE, between, duration, iso, minute, percent, short, stamp, usd
+from service.console.html.palette import tint_of
+from service.console.html.text import NONE, between, charge, duration, iso, minute, percent, short, stamp, usd
 from service.console.pictures.job_curves import held_periods
 from service.usecases.ports.jobs import SizeChange
 
@@ -25,7 +25,7 @@ class JobTableRow:
     id: str
     name: str
     project: str
-    hue: int
+    hue: str
     state: str
     tone: str
     reason: str
@@ -37,6 +37,7 @@ class JobTableRow:
     share: float | None
     progress: str
     speed: str
+    priority: int
     end: str
     end_note: str
     cost: str
@@ -56,14 +57,14 @@ def jobs_fragments(
         Fragment(
             f"job-{job.id}",
             "job_row",
-            _row(job, sizes.get(job.id, ()), now, colour_of(colours, job.id), job.present or job.message),
+            _row(job, sizes.get(job.id, ()), now, _tint(job, colours), job.present or job.message),
         )
         for job in page.items
     )
     return [Fragment("no-jobs", "no_jobs", not rows), Listing("rows", rows)]
 
 
-def _row(job: JobView, sizes: Sequence[SizeChange], now: datetime, hue: int, message: str) -> JobTableRow:
+def _row(job: JobView, sizes: Sequence[SizeChange], now: datetime, hue: str, message: str) -> JobTableRow:
     done = job.progress
     end, note = _end(job)
     return JobTableRow(
@@ -83,13 +84,18 @@ def _row(job: JobView, sizes: Sequence[SizeChange], now: datetime, hue: int, mes
         speed=f"{short(done.samples_per_s)}/s"
         if done.samples_per_s is not None and not has_ended(job)
         else NONE,
+        priority=job.spec.priority,
         end=end,
         end_note=note,
-        cost=usd(job.cost.usd) if job.cost is not None else NONE,
+        cost=charge(job.cost.usd) if job.cost is not None else NONE,
         cost_note=_cost_note(job),
         submitted=stamp(job.submitted_at),
         submitted_iso=iso(job.submitted_at),
     )
+
+
+def _tint(job: JobView, colours: Mapping[str, int]) -> str:
+    return tint_of(colours, job.id, held=job.started_at is not None)
 
 
 def size_text(job: JobView) -> str:
@@ -132,9 +138,9 @@ def _end(job: JobView) -> tuple[str, str]:
 def _cost_note(job: JobView) -> str:
     if job.cost is None:
         return ""
-    if job.cost.expected_usd is not None and not has_ended(job):
+    if job.cost.expected_usd and not has_ended(job):
         return f"of {usd(job.cost.expected_usd)}"
-    return "and unpriced slots" if job.cost.unpriced else ""
+    return "and unpriced slots" if job.cost.unpriced and job.cost.usd else ""
 
 
 def sizes_path(sizes: Sequence[SizeChange], most: int, until: datetime) -> str:

@@ -10,7 +10,7 @@ from headway.contract.views.machines import MachineView
 from headway.contract.views.money import BudgetKind, BudgetView, GroupBy, Usage, UsageGroup, UsageView
 from service.api.http.context import ApiContext
 from service.console.html.fragments import Content, Fragment, Listing
-from service.console.html.text import NONE, duration, number, percent, plural, stamp, usd
+from service.console.html.text import NONE, charge, duration, number, percent, plural, stamp, usd
 from service.console.pages.page import Key, LivePage, Memory
 from service.console.pictures.job_curves import Chart
 from service.usecases.money.budgets import list_budgets
@@ -84,9 +84,8 @@ def money_fragments(
 ) -> list[Content]:
     """Return the fragments of the page. `days` is the spending by day of each budget with a period, by the budget's name."""
     total, unpriced = by_project.total, by_project.unpriced_kinds
-    headline = (
-        f"{usd(total.usd)} since {by_project.from_:%-d %B}, {percent(_useful(total))} of it useful training."
-    )
+    amount = f"{number(round(total.slot_h, 1))} slot-hours" if not total.usd and unpriced else usd(total.usd)
+    headline = f"{amount} since {by_project.from_:%-d %B}, {percent(_useful(total))} of it useful training."
     warning = (
         f"Slots of {', '.join(unpriced)} have no price, and what they cost is not counted: set HEADWAY_PRICES."
         if unpriced
@@ -173,7 +172,7 @@ def _spent(label: str, one: Usage) -> SpendingRow:
             )
             shares.append(BarShare(kind, round(offset, 2), round(width, 2), words))
         offset += width
-    return SpendingRow(label, usd(one.usd), percent(_useful(one)), f"{one.slot_h:,.1f}", tuple(shares))
+    return SpendingRow(label, charge(one.usd), percent(_useful(one)), f"{one.slot_h:,.1f}", tuple(shares))
 
 
 def _card(one: BudgetView, days: Sequence[UsageGroup], now: datetime) -> BudgetCard:

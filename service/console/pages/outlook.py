@@ -27,7 +27,7 @@ def outlook_of(job: JobView, present: str, forecast: ForecastView) -> Outlook:
 
 
 def _cost(job: JobView, forecast: ForecastView) -> str:
-    spent = usd(job.cost.usd) if job.cost is not None else None
+    spent = usd(job.cost.usd) if job.cost is not None and job.cost.usd else None
     if has_ended(job):
         return f"It has cost {spent}." if spent else "Nothing was charged for it."
     chosen = _chosen(forecast)
@@ -42,6 +42,11 @@ def _cost(job: JobView, forecast: ForecastView) -> str:
     if chosen.time_s is None:
         begin = f"It has cost {spent} so far, and costs" if spent and runs else "It costs"
         return f"{begin} {rate} {place}; its end is not known yet ({forecast.work.reason})."
+    if not chosen.usd_per_h:
+        begin = f"It has cost {spent} so far. " if spent else ""
+        if runs:
+            return f"{begin}It ends in about {_time(chosen)} {place}."
+        return f"{begin}Once it {'continues' if spent else 'starts'} {place}, it takes about {_time(chosen)}."
     if runs:
         begin = f"It has cost {spent or '$0.00'} so far, and will cost"
         return f"{begin} about {_money(chosen)} more, ending in about {_time(chosen)} {place}."

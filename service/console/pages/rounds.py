@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.contract.views.decisions import RoundChange, RoundView, RowPrice
 from service.console.html.fragments import Content, Fragment, Listing
-from service.console.html.palette import colour_of
+from service.console.html.palette import tint_of
 from service.console.html.text import (
     duration,
     iso,
@@ -34,7 +34,7 @@ class Change:
 
     job_id: str
     name: str
-    hue: int
+    hue: str
     sizes: str
     up: bool
     reason: str
@@ -109,7 +109,7 @@ def _change(one: RoundChange, colours: Mapping[str, int]) -> Change:
     return Change(
         job_id=one.job_id,
         name=one.job_name,
-        hue=colour_of(colours, one.job_id),
+        hue=tint_of(colours, one.job_id, held=True),
         sizes=f"{one.from_} → {one.to}",
         up=one.to > one.from_,
         reason=one.reason,

@@ -22,7 +22,7 @@ from headway.contract.views.simulations import (
     SimulationView,
 )
 from service.console.html.fragments import Content, Fragment, Listing
-from service.console.html.text import NONE, duration, iso, listed, percent, plural, stamp, usd
+from service.console.html.text import NONE, charge, duration, iso, listed, percent, plural, stamp, usd
 
 _TONES = {
     SimulationStatus.QUEUED: "wait",
@@ -142,7 +142,7 @@ def _outcome(one: Outcome) -> OutcomeRow:
         mean=duration(one.avg_s),
         wait=duration(one.wait_s),
         last=duration(one.last_s),
-        cost=usd(one.usd),
+        cost=charge(one.usd),
         used=percent(one.utilisation),
         changes=f"{one.changes_per_job:.1f}",
         differences=tuple(one.differences),
@@ -154,4 +154,4 @@ def _job(one: JobOutcome | None) -> str:
         return NONE
     if one.end_s is None:
         return "not within the horizon"
-    return f"in {duration(one.end_s)}, {usd(one.usd)}"
+    return f"in {duration(one.end_s)}, {usd(one.usd)}" if one.usd else f"in {duration(one.end_s)}"

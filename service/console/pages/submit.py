@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headway.contract.spec import JobSpec
 from headway.contract.views.forecasts import Mark, PlanView
 from headway.jobfile import JobFileError, parse
-from service.console.html.text import NONE, between, plural, short, usd
+from service.console.html.text import NONE, between, charge, plural, short, usd
 from service.console.pictures.job_curves import OptionRow, speedup_text
 
 EXAMPLE = """\
@@ -85,7 +85,9 @@ def plan_of(view: PlanView) -> SubmitPreview:
             speed=short(one.goodput),
             speedup=speedup_text(one),
             time=between(one.time_s, one.time_p90_s),
-            cost=usd(one.cost_usd) if one.cost_usd is not None else f"{usd(one.usd_per_h)}/h",
+            cost=charge(one.cost_usd)
+            if one.cost_usd is not None or not one.usd_per_h
+            else f"{usd(one.usd_per_h)}/h",
             value=NONE,
             note=one.why_not_now,
             marks=tuple(one.marks),

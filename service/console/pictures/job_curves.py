@@ -16,6 +16,7 @@ from service.console.html.fragments import Fragment
 from service.console.html.text import (
     NONE,
     between,
+    charge,
     duration,
     minute,
     number,
@@ -23,13 +24,17 @@ from service.console.html.text import (
     plural,
     short,
     stamp,
-    usd,
 )
 from service.usecases.ports.jobs import SizeChange
 
 _TABLE_ROWS = 12
 _ONE_AXIS = 20.0
 """Ratio of maximum values up to which two metrics share an axis."""
+_FIRST_METRICS: tuple[frozenset[str], ...] = (
+    frozenset({"loss"}),
+    frozenset({"accuracy", "acc", "f1", "bleu", "perplexity", "ppl", "reward", "error"}),
+)
+"""Words in the names of metrics that are shown first, by precedence."""
 MOST_CHARTS = 24
 """Maximum number of metric charts on one page."""
 
@@ -99,10 +104,10 @@ def metric_groups(series: Series) -> dict[str, list[str]]:
     """Group the names of metrics that can share an axis, by a key that is stable while values arrive.
 
     Metrics share an axis if they are of one kind, which is the last word of the name (`loss` and `val_loss`),
-    and if their values have similar orders of magnitude.
+    and if their values have similar orders of magnitude. Losses come first, then measures of quality.
     """
     groups: dict[str, list[str]] = {}
-    for name, points in sorted(series.items()):
+    for name, points in sorted(series.items(), key=lambda one: _precedence(one[0])):
         kind = re.split(r"[^a-z0-9]+", name.lower())[-1] or name
         for number_of_kind in count(1):
             members = groups.setdefault(f"{kind}.{number_of_kind}", [])
@@ -110,6 +115,13 @@ def metric_groups(series: Series) -> dict[str, list[str]]:
                 members.append(name)
                 break
     return groups
+
+
+def _precedence(name: str) -> tuple[int, bool, int, str]:
+    """Return the sort key of a metric: kinds that people look for first, and of a kind the plain name first."""
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    rank = next((at for at, kinds in enumerate(_FIRST_METRICS) if kinds & set(words)), len(_FIRST_METRICS))
+    return rank, len(words) > 1, 0 if words[0] == "train" else 1, name
 
 
 def _largest(points: Sequence[tuple[datetime, int, float]]) -> float:
@@ -251,7 +263,7 @@ def option_rows(explanation: ExplanationView, forecast: ForecastView) -> tuple[O
                 speed=short(one.goodput),
                 speedup=speedup_text(one),
                 time=between(one.time_s, one.time_p90_s),
-                cost=usd(one.cost_usd),
+                cost=charge(one.cost_usd),
                 value=number(option.utility) if option is not None else NONE,
                 note=one.why_not_now,
                 marks=tuple(mark for mark in one.marks if mark is not Mark.PRESENT),
@@ -273,8 +285,8 @@ def _kept(one: KeptForecast) -> KeptRow:
         time=between(one.time_s, one.time_p90_s),
         took=duration(one.took_s) if one.took_s is not None else "not ended",
         error=f"{ratio - 1:+.0%}" if ratio is not None else NONE,
-        cost=usd(one.cost_usd),
-        was=usd(one.cost_was_usd) if one.cost_was_usd is not None else NONE,
+        cost=charge(one.cost_usd),
+        was=charge(one.cost_was_usd),
     )
 
 

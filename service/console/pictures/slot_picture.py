@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 
 from headway.contract.agents import NodeState
 from service.console.html.badges import tone_of_node
@@ -78,6 +79,8 @@ class HistoryRow:
     to_at: str
     took: str
     why: str
+    following: str
+    """Name of the job that held the slot next; empty if it is the same one, or there is none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,16 +262,16 @@ def _took(one: SlotPeriod) -> str:
 
 def _words(views: HistoryViews, strip: Strip, window: str) -> HistoryWords:
     everything = [
-        (one.from_at, f"{node.name} {index}", one)
+        (one.from_at, f"{node.name} {index}", one, following)
         for node in views.nodes
         for index in node.slots
-        for one in views.periods.get((node.id, index), ())
+        for one, following in _with_following(views.periods.get((node.id, index), ()))
         if one.to_at is None or one.to_at > strip.begins
     ]
     everything.sort(key=lambda one: (one[0], one[1]), reverse=True)
-    rows = tuple(_row(slot, one) for _, slot, one in everything[:_TABLE_ROWS])
+    rows = tuple(_row(slot, one, following) for _, slot, one, following in everything[:_TABLE_ROWS])
     length = WINDOW_WORDS.get(window, WINDOW_WORDS[DEFAULT_WINDOW])
-    sentences = [_now(views), _changes(everything, strip, length)]
+    sentences = [_now(views), _changes([one[:3] for one in everything], strip, length)]
     return HistoryWords(
         tuple(one for one in sentences if one), _left_out(views), rows, max(0, len(everything) - _TABLE_ROWS)
     )
@@ -323,7 +326,18 @@ def _left_out(views: HistoryViews) -> str:
     return " ".join(parts)
 
 
-def _row(slot: str, one: SlotPeriod) -> HistoryRow:
+def _with_following(periods: Iterable[SlotPeriod]) -> Iterable[tuple[SlotPeriod, str]]:
+    """Yield the periods of a slot, each with the name of the job that held the slot next.
+
+    The name is empty if the same job goes on, or no job followed.
+    """
+    ordered = sorted(periods, key=lambda one: one.from_at)
+    for one, then in zip_longest(ordered, ordered[1:]):
+        other = then is not None and (then.job_id, then.job_name) != (one.job_id, one.job_name)
+        yield one, then.job_name if other else ""
+
+
+def _row(slot: str, one: SlotPeriod, following: str) -> HistoryRow:
     return HistoryRow(
         slot=slot,
         job_id=one.job_id,
@@ -333,4 +347,5 @@ def _row(slot: str, one: SlotPeriod) -> HistoryRow:
         to_at=f"{one.to_at.astimezone(UTC):%H:%M:%S}" if one.to_at is not None else "now",
         took=_took(one),
         why=one.why,
+        following=following,
     )

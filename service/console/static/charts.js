@@ -1,4 +1,6 @@
 // Charts by uPlot from the JSON in the page. The table below each chart has the same data.
+import { zone } from "./times.js";
+
 const HUES = [0, 1, 2, 3, 4, 6, 7, 8];
 const charts = new Map();
 
@@ -33,8 +35,7 @@ function shape(made) {
 function size(box) {
   const style = getComputedStyle(box);
   const width = box.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
-  const height = box.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom) - 30;
-  return { width, height };
+  return { width, height: parseFloat(style.getPropertyValue("--plot")) }; // The legend below it takes what it needs.
 }
 
 new ResizeObserver(() => {
@@ -82,9 +83,10 @@ function axis(colors, more) {
 function options(colors, series, more = {}) {
   return {
     legend: { live: true },
+    padding: [12, more.time ? 34 : 20, 0, 0], // Half of the last label stands right of the plot.
     cursor: { points: { size: 6 } },
     axes: [axis(colors, { size: 28, ...along(more) }), axis(colors, { values: (_, values, __, ___, step) => marked(values, step), size: wide })],
-    series: [{ label: more.x ?? "time", value: legend(more.time ? (value) => moment(value, 1) : near) }, ...series],
+    series: [{ label: more.x ?? `time, ${zone()}`, value: legend(more.time ? (value) => moment(value, 1) : near) }, ...series],
     scales: { x: { time: Boolean(more.time) }, ...more.scales },
     ...more.top,
   };

@@ -39,6 +39,7 @@ export function confirmForms() {
     const values = new FormData(form, chosen);
     document.getElementById("confirm-question").textContent = asked(question, values);
     document.getElementById("confirm-yes").textContent = `Yes, ${chosen.textContent.trim().toLowerCase()}`;
+    document.getElementById("confirm-yes").classList.toggle("danger", chosen.classList.contains("danger"));
     dialog.returnValue = "no";
     dialog.addEventListener("close", () => dialog.returnValue === "yes" && send(action, values), { once: true });
     dialog.showModal();

@@ -1,6 +1,7 @@
 // Move the chart of slots over time with the service's clock. Its contents change only with the stream.
 import { place, tipElement } from "./controls.js";
 import { serviceTime } from "./live.js";
+import { zone } from "./times.js";
 
 const NEAR_PX = 4; // Distance from which a bar counts as under the pointer.
 let tip = null;
@@ -15,11 +16,22 @@ export function moveHistory() {
     const text = clock(new Date(mark.dataset.at));
     if (mark.textContent !== text) mark.textContent = text;
   }
+  document.getElementById("history-zone").textContent = zone();
   if (document.querySelector("#live.away")) return; // The chart stops while the stream is interrupted.
   const now = serviceTime() / 1000;
   const left = (100 * (Number(begins) - (now - Number(window)))) / Number(window);
   document.getElementById("history-strip").setAttribute("x", `${Math.min(0, left).toFixed(3)}%`);
+  hideCutLabels(axis);
   describe();
+}
+
+// A label that the edge of the chart would cut is left out; its line remains.
+function hideCutLabels(axis) {
+  const picture = document.getElementById("history").getBoundingClientRect();
+  for (const label of axis.querySelectorAll("text")) {
+    const box = label.getBoundingClientRect();
+    label.classList.toggle("cut", box.left < picture.left || box.right > picture.right);
+  }
 }
 
 function clock(date, seconds = false) {
@@ -72,6 +84,6 @@ function local(text) {
   return text.replace(/(\d\d):(\d\d):(\d\d)(?: UTC)/g, (_, hours, minutes, seconds) => {
     const date = new Date(serviceTime());
     date.setUTCHours(Number(hours), Number(minutes), Number(seconds));
-    return clock(date, true);
+    return `${clock(date, true)} ${zone()}`;
   });
 }

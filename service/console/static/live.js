@@ -1,4 +1,6 @@
 // The page follows its stream. Fragments are replaced in place, so that focus, selection and scrolling stay.
+import { zone } from "./times.js";
+
 const SILENT_MS = 7000; // The service sends a message every two seconds.
 const LONGEST_WAIT_MS = 10_000;
 
@@ -65,7 +67,7 @@ export function follow(changed) {
 
   function away(why) {
     const bar = document.getElementById("stale");
-    const text = `${why} What you see is from ${new Date(since).toLocaleTimeString()}; trying again by itself.`;
+    const text = `${why} What you see is from ${new Date(since).toLocaleTimeString()} ${zone()}; trying again by itself.`;
     if (bar.textContent !== text) bar.textContent = text;
     bar.hidden = false;
     say("away", "not live");

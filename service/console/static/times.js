@@ -6,6 +6,17 @@ const STEPS = [
   [Infinity, 86_400, "d"],
 ];
 
+// The name of the browser's time zone, such as GMT+1.
+export function zone() {
+  const parts = new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts();
+  return parts.find((part) => part.type === "timeZoneName")?.value ?? "local time";
+}
+
+// A time of the browser's zone in full.
+function full(at) {
+  return `${at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" })} ${zone()}`;
+}
+
 export function relative(root) {
   const now = Date.now();
   for (const time of root.querySelectorAll("time[datetime]")) {
@@ -14,5 +25,7 @@ export function relative(root) {
     const whole = unit === 1 ? 10 * Math.floor(seconds / 10) : Math.floor(seconds / unit);
     const text = whole ? `${whole} ${name} ago` : "just now";
     if (time.textContent !== text) time.textContent = text;
+    const title = full(new Date(time.dateTime));
+    if (time.title !== title) time.title = title;
   }
 }

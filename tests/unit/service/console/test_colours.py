@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from service.console.html.palette import HUES
+from service.console.html.palette import ALIKE, HUES
 from service.console.templates import HERE
 
 STYLE = (HERE / "static" / "console.css").read_text()
@@ -104,3 +104,23 @@ def test_jobs_can_be_told_apart_and_names_read(scheme: str) -> None:
         lightness = share * oklab(one)[0] + (1 - share) * oklab(card)[0]
         grey = lightness**3
         assert contrast((grey, grey, grey), ink) >= 4.5
+
+
+def test_pairs_of_close_colours_are_those_of_the_style_sheet() -> None:
+    close = set()
+    for scheme in ("light", "dark"):
+        seen = [oklab(one) for one in of_scheme(scheme)[0]]
+        close |= {
+            frozenset((one, other))
+            for one, other in combinations(range(HUES), 2)
+            if math.dist(seen[one], seen[other]) < 0.14
+        }
+    assert close == ALIKE
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_letters_in_squares_are_readable(scheme: str) -> None:
+    found = re.findall(r"\.job-\d+ \{ color: .*--on: light-dark\((#\w{3}), (#\w{3})\)", STYLE)
+    letters = [linear("#" + "".join(2 * one for one in pair[scheme == "dark"][1:])) for pair in found]
+    jobs = of_scheme(scheme)[0]
+    assert min(contrast(*pair) for pair in zip(jobs, letters, strict=True)) >= 4.5

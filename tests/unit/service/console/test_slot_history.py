@@ -198,6 +198,23 @@ def test_slots_are_rows_and_a_job_has_its_colour_name_and_title() -> None:
     assert picture.words.sentences[0] == "1 of the 3 slots shown is held now."
 
 
+def test_table_names_the_job_that_held_the_slot_next() -> None:
+    turns = [
+        period("j1", -600, -400),
+        period("j1", -400, -300),
+        period("j2", -200, -100),
+        period("j1", -50, None),
+    ]
+    views = HistoryViews([node("a")], {("id-a", 0): turns}, {})
+    rows = history_picture(views, strip_at(NOW, 900), "15m", {}).words.rows
+    assert [(one.job, one.following) for one in reversed(rows)] == [
+        ("j1", ""),
+        ("j1", "j2"),
+        ("j2", "j1"),
+        ("j1", ""),
+    ]
+
+
 def test_nothing_is_drawn_anew_while_the_clock_goes_on_and_nothing_changes() -> None:
     views = HistoryViews([node("a")], {("id-a", 0): [period("j1", -600, None)]}, {})
     strip, later = strip_at(at(0), 900), strip_at(at(44), 900)

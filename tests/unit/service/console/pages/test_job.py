@@ -107,7 +107,7 @@ def test_a_job_that_waits_says_why_and_what_it_will_cost() -> None:
         may_control=True,
         now=NOW,
     )
-    assert page.head.outlook.why == f"{job.name} waits: needs 2 slots, and 1 is free."
+    assert page.head.outlook.why == f"{job.name} is pending: needs 2 slots, and 1 is free."
     assert page.head.outlook.cost == (
         "Once it starts on 2 a100 slots, it takes about 1h00m (with 90 % at most 1h15m) and costs about $4.00 (at most "
         "$5.00)."
@@ -183,6 +183,47 @@ def test_a_row_says_when_a_job_ends_and_what_it_costs() -> None:
     row = rows.fragments[0].value
     assert (row.cost, row.cost_note) == ("$3.00", "of $7.00")
     assert row.sizes_words == "2"
+
+
+UNPRICED = COST.model_copy(update={"usd": 0.0, "expected_usd": 0.0, "unpriced": True})
+
+
+def test_job_without_prices_shows_no_dollars() -> None:
+    free = {"cost_usd": 0.0, "cost_p90_usd": 0.0, "usd_per_h": 0.0}
+    job = job_view(cost=UNPRICED)
+    page = job_page(views(job, configuration(2, Mark.PRESENT, **free)), may_control=True, now=NOW)
+    (spent,) = [one for one in page.facts if one.label == "Cost so far"]
+    assert (spent.value, spent.note) == ("–", "its slots have no price")
+    assert [one.cost for one in page.options] == ["–"]
+    _, rows = jobs_fragments(Page[JobView](items=[job]), {}, NOW, {})
+    assert isinstance(rows, Listing)
+    assert (rows.fragments[0].value.cost, rows.fragments[0].value.cost_note) == ("–", "")
+    pending = job_view(JobState.PENDING, allocation={}, size=0, cost=None)
+    waiting = job_page(views(pending, configuration(2, Mark.SMALLEST, **free)), may_control=True, now=NOW)
+    texts = [page.head.outlook.cost, waiting.head.outlook.cost]
+    assert not any("$" in text for text in texts), texts
+
+
+def test_row_of_a_job_has_its_priority_and_a_colour_once_it_held_slots() -> None:
+    job = job_view()
+    pending = job_view(JobState.PENDING, allocation={}, size=0, started_at=None)
+    _, rows = jobs_fragments(Page[JobView](items=[job, pending]), {}, NOW, {job.id: 3})
+    assert isinstance(rows, Listing)
+    assert [one.value.priority for one in rows.fragments] == [job.spec.priority] * 2
+    assert [one.value.hue for one in rows.fragments] == ["job-3", "unheld"]
+
+
+def test_losses_are_drawn_before_other_metrics() -> None:
+    series = {
+        name: points(*values)
+        for name, values in {
+            "grad_norm": (40.0, 30.0),
+            "accuracy": (0.1, 0.2),
+            "val_loss": (2.0, 1.0),
+            "loss": (2.0, 1.0),
+        }.items()
+    }
+    assert [one.title for one in metrics_charts(series)] == ["loss, val_loss", "accuracy", "grad_norm"]
 
 
 def points(*values: float) -> list[tuple[datetime, int, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from headway.contract.agents import NodeState
 from headway.contract.health import FaultCause, FaultGrade, QuarantineView
 from headway.contract.values.markets import Market
 from headway.contract.views.decisions import ClusterView, KindView, RoundView, RowPrice
-from headway.contract.views.jobs import JobState
+from headway.contract.views.jobs import JobProgress, JobState
 from headway.contract.views.nodes import NodeView, SlotView
 from headway.contract.views.simulations import AddNodes, KillNode, SimulationRequest
 from headway.errors import HeadwayError
@@ -22,8 +23,26 @@ from service.console.pages.rounds import rounds_page
 from service.console.pages.simulations import question
 from service.console.pages.submit import EXAMPLE, read_job_file
 from service.console.templates import Templates, as_data
+from tests.unit.headway.stub import job_view
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
+FRAME = {
+    "question": "Sure?",
+    "action": "/",
+    "fields": {},
+    "remark": "",
+    "back": "/",
+    "csrf": "",
+    "assets": "",
+    "stream": "",
+    "page": "",
+    "added": (),
+    "sight": SimpleNamespace(may_control=True),
+    "signed_in": True,
+    "who": "",
+    "done": "",
+}
+"""The values of the frame of every page."""
 ILL = QuarantineView(
     slot=1, grade=FaultGrade.FATAL, cause=FaultCause.XID, message="Xid 79: it fell off the bus", since=NOW
 )
@@ -68,12 +87,40 @@ def cluster() -> ClusterView:
 
 def test_the_cluster_in_a_sentence_and_a_node_in_words() -> None:
     page = cluster_page(cluster(), [node()], [], None, {}, {})
-    assert page.headline == "2 of 4 slots are at work. 2 jobs wait."
+    assert page.headline == "2 of 4 slots are at work. 2 jobs are pending."
     assert [one.value for one in page.figures if one.label == "Jobs"] == ["2 running"]
     (tile,) = page.tiles
     assert tile.label == "2 of 4 slots at work: 1 for train and 1 for another project; 1 in quarantine"
     assert tile.cells[1:] == ("free ill", "other", "free")
     assert (tile.pool, tile.price) == ("a100 (spot)", "$6.00/h")
+
+
+def test_cluster_without_prices_shows_no_spending() -> None:
+    priced = cluster()
+    kinds = [priced.kinds[0].model_copy(update={"usd_per_slot_h": None})]
+    free = priced.model_copy(update={"kinds": kinds, "usd_per_h": 0.0})
+    labels = [
+        [one.label for one in cluster_page(view, [node()], [], None, {}, {}).figures]
+        for view in (priced, free)
+    ]
+    assert [("Spending" in one) for one in labels] == [True, False]
+
+
+def test_every_list_names_a_state_alike_and_shows_priority_and_end() -> None:
+    pending = job_view(JobState.PENDING, allocation={}, size=0, started_at=None)
+    running = job_view(
+        progress=JobProgress(
+            samples=100, total_samples=1000, progress=100.0, total_progress=1000.0, samples_per_s=10.0
+        )
+    )
+    page = cluster_page(cluster(), [node()], [pending, running], None, {}, {})
+    assert [one.state for one in (*page.waiting, *page.working)] == ["pending", "running"]
+    assert page.waiting[0].notes == (f"priority {pending.spec.priority}",)
+    assert page.working[0].notes == ("10 samples/s", "ends in 1m30s", f"priority {running.spec.priority}")
+    assert page.tiles[0].marks == ("tn", "", "", "")
+    html = Templates().page("confirm.html", {**FRAME, "verb": "cancel"})
+    assert 'class="button primary danger">Yes, cancel' in html
+    assert "danger" not in Templates().page("confirm.html", {**FRAME, "verb": "pause"})
 
 
 def test_names_cannot_break_out_of_the_html() -> None:
