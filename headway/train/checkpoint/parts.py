@@ -16,6 +16,7 @@ import torch
 
 from headway.contract.manifest import CheckpointPart
 from headway.storage.stores import Storage
+from headway.train.checkpoint.host_copy import HostTensor
 
 _PIECE_BYTES = 8 * 2**20
 _NAMES = {
@@ -74,25 +75,26 @@ def get(storage: Storage, folder: str, part: CheckpointPart) -> bytearray:
 
 
 def lay_out(
-    data: Sequence[tuple[str, torch.Tensor | io.BytesIO]],
+    data: Sequence[tuple[str, HostTensor | io.BytesIO]],
 ) -> tuple[list[memoryview | bytes], list[tuple[int, int]]]:
     """Return the pieces of a part with these contents, and the offset and size of each item in bytes."""
     header: dict[str, Any] = {}
     views: list[memoryview | bytes] = []
     end = 0
     for name, one in data:
-        if isinstance(one, torch.Tensor) and one.dtype in _NAMES:
-            view, kind, shape = _bytes_of(one), _NAMES[one.dtype], list(one.shape)
+        own = [one.getbuffer()] if isinstance(one, io.BytesIO) else one.views()
+        size = sum(len(view) for view in own)
+        if isinstance(one, HostTensor) and one.dtype in _NAMES:
+            kind, shape = _NAMES[one.dtype], list(one.shape)
         else:
-            view = one.getbuffer() if isinstance(one, io.BytesIO) else _bytes_of(one)
-            kind, shape = "U8", [len(view)]
-        begin, end = end, end + len(view)
+            kind, shape = "U8", [size]
+        begin, end = end, end + size
         header[name if name not in header else f"{name}~{len(header)}"] = {
             "dtype": kind,
             "shape": shape,
             "data_offsets": [begin, end],
         }
-        views.append(view)
+        views += own
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text
@@ -105,9 +107,3 @@ def tensor_of(view: memoryview, dtype: torch.dtype, shape: torch.Size) -> torch.
     if not view:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(view, dtype=dtype).reshape(shape)
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data

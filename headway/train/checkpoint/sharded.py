@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,15 +41,17 @@ from torch.futures import Future
 
 from headway.contract.manifest import CheckpointPart
 from headway.storage.stores import Storage
+from headway.train.checkpoint.grouping import PART_BYTES, alignment_bytes, group_into_parts
+from headway.train.checkpoint.host_copy import HostTensor
 from headway.train.checkpoint.parts import get, lay_out, put, tensor_of
+from headway.train.checkpoint.threads import for_each
+from headway.train.checkpoint.ties import check_names
 
 _T = TypeVar("_T")
 
 INDEX = "index.json"
 TREE = "#tree"
 """Name of the tree of the first pipeline stage in the index, beside the names of the tensors."""
-PART_BYTES = 256 * 2**20
-"""Size at which a part is closed: reading a part takes as much memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Contents:
     """The state that a rank saves. `tensors` are the live ones, for their shapes; `host` has copies of the bytes."""
 
     tensors: Mapping[str, torch.Tensor]
-    host: Mapping[str, torch.Tensor]
+    host: Mapping[str, HostTensor]
     trees: Mapping[str, bytes]
     """The state of a stage without its tensors, by name, which only the stage's first rank saves; empty on the others."""
 
@@ -77,8 +80,10 @@ def write(
     *,
     seal: Callable[[list[CheckpointPart]], None],
     group: ProcessGroup | None,
+    urgent: threading.Event | None = None,
+    part_bytes: int = PART_BYTES,
 ) -> None:
-    """Write the parts and the index, then call `seal` with all of them on the first rank.
+    """Write the parts and the index, then call `seal` with all of them on the first rank. `urgent` is as for `for_each`.
 
     With a group, all its ranks must call this function, and none returns before the seal. Without a group, the function
     waits for no rank.
@@ -87,7 +92,7 @@ def write(
         OSError: the storage failed.
         Exception: `seal` raised it.
     """
-    planner, writer = _Saver(contents), _Writer(storage, folder, seal)
+    planner, writer = _Saver(contents), _Writer(storage, folder, seal, urgent, part_bytes)
     state: dict[str, Any] = {**contents.tensors, **contents.trees}
     if group is not None:
         with _first_failure():
@@ -105,10 +110,13 @@ def read(
     folder: str,
     parts: Sequence[CheckpointPart],
     *,
-    into: Mapping[str, torch.Tensor] | None,
+    into: tuple[Mapping[str, torch.Tensor], Mapping[str, str]] | None,
     group: ProcessGroup | None,
 ) -> tuple[list[bytes], dict[str, torch.Tensor]]:
-    """Read the trees and the tensors of a checkpoint, in place if `into` is given. With a group every rank calls this.
+    """Read the trees and the tensors of a checkpoint. With a group every rank calls this.
+
+    With `into`, what `tensors_of` returned, the tensors are filled in place. A checkpoint has at least one of those that are
+    tied: older libraries saved each of them.
 
     Raises:
         FileNotFoundError, ValueError: the checkpoint is damaged.
@@ -124,12 +132,8 @@ def read(
             if isinstance(kept, TensorStorageMetadata)
         }
     else:
-        tensors = dict(into)
-        differing = sorted(_names_of_all(tensors, group) ^ (saved.keys() - set(trees)))
-        if differing:
-            raise LookupError(
-                f"the checkpoint and the script have different tensors: {', '.join(differing[:5])}, …"
-            )
+        check_names(into[1], saved.keys() - set(trees), group)
+        tensors = {name: tensor for name, tensor in into[0].items() if name in saved}
     state: dict[str, Any] = {**tensors, **dict.fromkeys(trees, b"")}
     planner = _Loader()
     if group is not None:
@@ -145,15 +149,6 @@ def read(
 def tree_name(stage: int) -> str:
     """Return the name of the tree of a pipeline stage."""
     return f"{TREE}.{stage}" if stage else TREE
-
-
-def _names_of_all(tensors: Mapping[str, torch.Tensor], group: ProcessGroup | None) -> set[str]:
-    """Return the names of the tensors on all ranks of the group, which have other ones if they are of other stages."""
-    if group is None:
-        return set(tensors)
-    everyone: list[list[str]] = [[] for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(everyone, sorted(tensors), group=group)
-    return {name for names in everyone for name in names}
 
 
 def from_first(group: ProcessGroup, produce: Callable[[], _T]) -> _T:
@@ -195,7 +190,7 @@ class _Saver(DefaultSavePlanner):
         )
         self._contents = contents
 
-    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+    def resolve_data(self, write_item: WriteItem) -> Any:
         name = write_item.index.fqn
         if name in self._contents.trees:
             return io.BytesIO(self._contents.trees[name])
@@ -216,10 +211,19 @@ class _Loader(DefaultLoadPlanner):
 class _Writer(StorageWriter):
     """Writer of the parts and the index, which then calls `seal`."""
 
-    def __init__(self, storage: Storage, folder: str, seal: Callable[[list[CheckpointPart]], None]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        seal: Callable[[list[CheckpointPart]], None],
+        urgent: threading.Event | None,
+        part_bytes: int,
+    ) -> None:
         self._storage = storage
         self._folder = folder
         self._seal = seal
+        self._urgent = urgent
+        self._part_bytes = part_bytes
 
     def reset(self, checkpoint_id: object = None) -> None:
         """Do nothing: no state is kept between saves."""
@@ -239,15 +243,18 @@ class _Writer(StorageWriter):
         return [SavePlan(plan.items, rank, plan.planner_data) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: Any) -> Future[list[WriteResult]]:
-        results: list[WriteResult] = []
-        for number, items in enumerate(_group_into_parts(plan.items)):
-            results += self._write_part(f"{plan.storage_data}-{number}.safetensors", items, planner)
+        def write(part: tuple[int, list[WriteItem]]) -> list[WriteResult]:
+            number, items = part
+            return self._write_part(f"{plan.storage_data}-{number}.safetensors", items, planner)
+
+        parts = list(enumerate(group_into_parts(plan.items, self._part_bytes)))
+        written = for_each(write, parts, self._urgent)
         future: Future[list[WriteResult]] = Future()
-        future.set_result(results)
+        future.set_result([result for of_part in written for result in of_part])
         return future
 
     def _write_part(self, key: str, items: list[WriteItem], planner: Any) -> list[WriteResult]:
-        ordered = sorted(items, key=_alignment, reverse=True)
+        ordered = sorted(items, key=alignment_bytes, reverse=True)
         pieces, ranges = lay_out([(item.index.fqn, planner.resolve_data(item)) for item in ordered])
         part = put(self._storage, self._folder, key, pieces)
         return [
@@ -287,26 +294,6 @@ def _entry(name: str, kept: object, stored: Mapping[MetadataIndex, _Stored]) -> 
 
 def _place(stored: _Stored) -> dict[str, Any]:
     return {"part": stored.part.key, "at": stored.at, "size_bytes": stored.size_bytes}
-
-
-def _group_into_parts(items: Sequence[WriteItem]) -> Iterator[list[WriteItem]]:
-    """Divide the items into parts, in their order."""
-    bundle: list[WriteItem] = []
-    size = 0
-    for item in items:
-        bundle.append(item)
-        if item.tensor_data is not None:
-            size += item.tensor_data.chunk.sizes.numel() * item.tensor_data.properties.dtype.itemsize
-        if size >= PART_BYTES:
-            yield bundle
-            bundle, size = [], 0
-    if bundle:
-        yield bundle
-
-
-def _alignment(item: WriteItem) -> int:
-    """Return the bytes of an element. Larger elements go first in a part, so all are aligned without gaps."""
-    return item.tensor_data.properties.dtype.itemsize if item.tensor_data is not None else 0
 
 
 class _Reader(StorageReader):
@@ -369,10 +356,13 @@ class _Reader(StorageReader):
         wanted: dict[CheckpointPart, list[ReadItem]] = {}
         for item in plan.items:
             wanted.setdefault(self._stored[item.storage_index].part, []).append(item)
-        for part, items in wanted.items():
+
+        def read(part: CheckpointPart) -> None:
             data = get(self._storage, self._folder, part)
-            for item in items:
+            for item in wanted[part]:
                 self._take(item, data, planner)
+
+        for_each(read, list(wanted))
         future: Future[None] = Future()
         future.set_result(None)
         return future

@@ -1,4 +1,4 @@
-"""Conversion of a nested state into a tree and named tensors, and back, and its copy to host memory.
+"""Conversion of a nested state into a tree and named tensors, and back.
 
     split({"model": {"weight": tensor}, "epoch": 3}) -> (tree, {"model.weight": tensor})
 
@@ -10,21 +10,17 @@ refuses every value that could not be read in this way.
 from __future__ import annotations
 
 import io
-import os
 import pickle
-import sys
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from headway.train.checkpoint.ties import is_part, local_part, memory_of
+
 _Node = tuple[Any, ...]
-_Pair = tuple[torch.Tensor, torch.Tensor]
-_LARGE_BYTES = 32 * 2**20
-_COPIERS = min(4, os.cpu_count() or 1)
 _READABLE = {type(None), bool, int, float, str, bytes, torch.Size, torch.dtype, torch.device}
 """Types whose values can be read without running code. A value of another type has to be tried."""
 
@@ -41,13 +37,26 @@ class UnreadableValue(TypeError):
 def split(state: Any) -> tuple[bytes, dict[str, torch.Tensor]]:
     """Return the tree of a state, and its tensors by their paths. Tensors are not copied.
 
+    Tied tensors, which are the same memory, have one name: the path of the first.
+
     Raises:
         UnreadableValue: the state holds an object that only code can read back, or a tensor that is not dense.
     """
-    tensors: dict[str, torch.Tensor] = {}
+    found = _Found()
     buffer = io.BytesIO()
-    torch.save(_encode(state, "", tensors), buffer)
-    return buffer.getvalue(), tensors
+    torch.save(_encode(state, "", found), buffer)
+    return buffer.getvalue(), {name: one for name, one in found.tensors.items() if found.firsts[name] == name}
+
+
+def tensors_of(state: Any) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return all tensors of a state by their paths, and for each path that of the first tensor to which it is tied.
+
+    Raises:
+        UnreadableValue: as `split`.
+    """
+    found = _Found()
+    _encode(state, "", found)
+    return found.tensors, found.firsts
 
 
 def join(tree: bytes, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -66,89 +75,44 @@ def join(tree: bytes, tensors: Mapping[str, torch.Tensor]) -> Any:
     return _decode(node, tensors)
 
 
+class _Found:
+    """The tensors of a state."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.firsts: dict[str, str] = {}
+        """Name of the first tensor that is the same memory, by the name of each tensor."""
+        self._by_memory: dict[Hashable, str] = {}
+
+    def add(self, path: str, tensor: torch.Tensor) -> str:
+        """Add a tensor, and return the name of the first that is the same memory."""
+        name = path if path not in self.tensors else f"{path}~{len(self.tensors)}"
+        memory = memory_of(tensor)
+        # Memory that is kept here cannot become that of another tensor.
+        self.tensors[name] = tensor.detach()
+        self.firsts[name] = name if memory is None else self._by_memory.setdefault(memory, name)
+        return self.firsts[name]
+
+
 def is_sharded(tensors: Mapping[str, torch.Tensor]) -> bool:
     """Return True if ranks hold parts of these tensors, instead of complete ones."""
-    return any(_is_part(tensor) for tensor in tensors.values())
+    return any(is_part(tensor) for tensor in tensors.values())
 
 
 def shard_bytes(tensors: Iterable[object]) -> int:
     """Return the bytes of this rank's parts of the sharded tensors among these objects."""
-    return sum(_local(one).nbytes for one in tensors if isinstance(one, torch.Tensor) and _is_part(one))
+    return sum(local_part(one).nbytes for one in tensors if isinstance(one, torch.Tensor) and is_part(one))
 
 
-class HostCopy:
-    """Host memory for copies of a state, kept between saves because touching new memory is slow."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, torch.Tensor] = {}
-        self._copiers = futures.ThreadPoolExecutor(_COPIERS, thread_name_prefix="headway-copy")
-
-    def reserve(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Allocate the memory for a copy of these tensors, so that `take` need not."""
-        self._fit({name: _local(tensor) for name, tensor in tensors.items()}, touch=True)
-
-    def take(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copy the tensors to host memory that the next call overwrites. Of a sharded tensor, copy this rank's part."""
-        local = {name: _local(tensor) for name, tensor in tensors.items()}
-        self._fit(local, touch=False)
-        pairs = [(self._buffers[name], tensor) for name, tensor in local.items()]
-        if sum(tensor.nbytes for tensor in local.values() if not tensor.is_cuda) < _LARGE_BYTES:
-            _copy(pairs)
-        else:
-            # All ranks of the host are paused now, so their cores are free.
-            list(self._copiers.map(_copy, _balanced_shares(pairs, _COPIERS)))
-        for device in {tensor.device for tensor in local.values() if tensor.is_cuda}:
-            torch.cuda.current_stream(device).synchronize()
-        return dict(self._buffers)
-
-    def _fit(self, local: Mapping[str, torch.Tensor], *, touch: bool) -> None:
-        for name in self._buffers.keys() - local.keys():
-            del self._buffers[name]
-        for name, tensor in local.items():
-            have = self._buffers.get(name)
-            if have is None or have.shape != tensor.shape or have.dtype != tensor.dtype:
-                have = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
-                self._buffers[name] = have.zero_() if touch else have
-
-
-def _is_part(tensor: torch.Tensor) -> bool:
-    # The module takes half a second to import. Before its first import no such tensor exists.
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    local: torch.Tensor = tensor.to_local() if _is_part(tensor) else tensor  # type: ignore[attr-defined]
-    return local.detach()
-
-
-def _copy(pairs: Sequence[_Pair]) -> None:
-    for buffer, tensor in pairs:
-        buffer.copy_(tensor, non_blocking=True)
-
-
-def _balanced_shares(pairs: Sequence[_Pair], shares: int) -> list[list[_Pair]]:
-    """Divide the pairs into shares of about equal size in bytes."""
-    divided: list[list[_Pair]] = [[] for _ in range(shares)]
-    sizes = [0] * shares
-    for pair in sorted(pairs, key=lambda pair: pair[1].nbytes, reverse=True):
-        least = sizes.index(min(sizes))
-        divided[least].append(pair)
-        sizes[least] += pair[1].nbytes
-    return divided
-
-
-def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> _Node:
+def _encode(value: Any, path: str, found: _Found) -> _Node:
     """Return `value` as (kind, contents), with names in place of tensors."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
             raise UnreadableValue(path, "is not a dense tensor; make it one in state_dict()")
-        name = path if path not in tensors else f"{path}~{len(tensors)}"
-        tensors[name] = value.detach()
-        return ("tensor", name)
+        return ("tensor", found.add(path, value))
     if type(value) in {dict, OrderedDict}:
         items = [
-            (_plain(key, path), _encode(one, _child_path(path, key), tensors)) for key, one in value.items()
+            (_plain(key, path), _encode(one, _child_path(path, key), found)) for key, one in value.items()
         ]
         # Metadata of nn.Module.state_dict(): the versions of the modules.
         metadata = _plain(getattr(value, "_metadata", None), path)
@@ -157,7 +121,7 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> _Node:
             return ("ordered", items, metadata) if type(value) is OrderedDict else ("dict", items)
         return ("value", value)
     if type(value) in {list, tuple}:
-        parts = [_encode(one, _child_path(path, number), tensors) for number, one in enumerate(value)]
+        parts = [_encode(one, _child_path(path, number), found) for number, one in enumerate(value)]
         if not _are_as_they_were(parts, value):
             return ("list" if type(value) is list else "tuple", parts)
         return ("value", value)

@@ -20,6 +20,7 @@ the result. A replicated state is saved by one rank alone, which waits for no ot
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -34,10 +35,12 @@ from torch import distributed as dist
 
 from headway.contract.manifest import MANIFEST, CheckpointPart, Manifest, Name, complete, names, surplus
 from headway.storage.stores import Storage
+from headway.train.checkpoint.host_copy import HostCopy
 from headway.train.checkpoint.parts import get
 from headway.train.checkpoint.schedule import Schedule
 from headway.train.checkpoint.stages import join_stages
-from headway.train.checkpoint.staging import HostCopy, is_sharded, split
+from headway.train.checkpoint.staging import is_sharded, split, tensors_of
+from headway.train.checkpoint.threads import for_each
 from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 from headway.train.data.position import Position
 from headway.train.host.output import warn
@@ -93,6 +96,7 @@ class _Save:
     rank_alone: int | None
     began: float
     save_s: float
+    urgent: threading.Event
 
     @property
     def is_main(self) -> bool:
@@ -115,6 +119,8 @@ class Checkpoints:
     )
     _warming: futures.Future[None] | None = field(init=False, default=None)
     _running: futures.Future[Saved | Failed] | None = field(init=False, default=None)
+    _urgent: threading.Event = field(init=False, default_factory=threading.Event)
+    """Set when training waits for the save in progress."""
     _ended: deque[futures.Future[Saved | Failed]] = field(init=False, default_factory=deque)
 
     # Saving
@@ -142,8 +148,8 @@ class Checkpoints:
 
         `samples` is the number committed since the job began. The ranks of a group have `stages` parts of the model, in their
         order. `rank_alone` is this rank's number if other ranks
-        may save at this position without its knowledge. The result is False, with a line on stderr, while
-        another save is in progress. With a group the call waits for that save instead, so that all ranks do
+        may save at this position without its knowledge. Until `wait` is called, one thread writes. The result is
+        False, with a line on stderr, while another save is in progress. With a group the call waits for that save instead, so that all ranks do
         the same.
 
         Raises:
@@ -177,7 +183,9 @@ class Checkpoints:
             rank_alone=rank_alone,
             began=began,
             save_s=time.monotonic() - began,
+            urgent=(urgent := threading.Event()),
         )
+        self._urgent = urgent
         self._running = self._worker.submit(self._save, save)
         return True
 
@@ -205,6 +213,7 @@ class Checkpoints:
         return self.poll()
 
     def _settle(self) -> None:
+        self._urgent.set()
         if self._running is not None:
             futures.wait([self._running])
 
@@ -231,7 +240,7 @@ class Checkpoints:
             choose = partial(self._new_folder, save)
             folder = choose() if save.group is None else from_first(save.group, choose)
             seal = partial(self._seal, save, folder, manifests)
-            write(self.storage, folder, save.contents, seal=seal, group=save.group)
+            write(self.storage, folder, save.contents, seal=seal, group=save.group, urgent=save.urgent)
         except OSError as error:
             return Failed(samples=save.samples, reason=str(error))
         except GROUP_ERRORS as error:
@@ -328,7 +337,7 @@ class Checkpoints:
         """
         from headway.train.checkpoint.sharded import from_first, read  # noqa: PLC0415
 
-        _, tensors = split(state)
+        into = tensors_of(state)
         tried: set[Name] = set()
         unreadable: TypeError | None = None
         while (name := from_first(group, partial(self._newest, tried))) is not None:
@@ -336,9 +345,9 @@ class Checkpoints:
             damage = self._verify(name, group)
             if damage is None:
                 manifest = self._manifest(name)
-                trees, _ = read(self.storage, str(name), manifest.parts, into=tensors, group=group)
+                trees, _ = read(self.storage, str(name), manifest.parts, into=into, group=group)
                 try:
-                    return LoadedCheckpoint(name, join_stages(trees, tensors))
+                    return LoadedCheckpoint(name, join_stages(trees, into[0]))
                 except TypeError as error:  # on every rank, because all have read the same trees
                     unreadable, damage = error, str(error)
             if dist.get_rank(group) == 0:
@@ -361,8 +370,8 @@ class Checkpoints:
         """Return a checkpoint's damage, or None, on all ranks alike. Each rank reads its share of the parts."""
         mine: str | OSError | None = None
         try:
-            for part in self._manifest(name).parts[dist.get_rank(group) :: dist.get_world_size(group)]:
-                get(self.storage, str(name), part)
+            share = self._manifest(name).parts[dist.get_rank(group) :: dist.get_world_size(group)]
+            for_each(partial(self._read_part, name), share)
         except (FileNotFoundError, ValueError) as error:
             mine = str(error)
         except OSError as error:
@@ -373,6 +382,9 @@ class Checkpoints:
             if isinstance(verdict, OSError):
                 raise verdict
         return next((verdict for verdict in verdicts if isinstance(verdict, str)), None)
+
+    def _read_part(self, name: Name, part: CheckpointPart) -> None:
+        get(self.storage, str(name), part)
 
     def _report_skipped(self, name: Name, damage: object) -> None:
         warn(f"checkpoint {self.storage.uri}/{name} is skipped: {damage}")

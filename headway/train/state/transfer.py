@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from headway.train.checkpoint.replica import Stateful, kind_of
+from headway.train.checkpoint.ties import memory_of
 from headway.train.membership.peers import Peers
 
 _SMALL_BYTES = 1 << 18
@@ -119,12 +120,16 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
         super().__init__(file)
         self._tensors = tensors
+        self._by_memory: dict[Hashable, int] = {}
 
     def persistent_id(self, value: Any) -> int | None:
         if not isinstance(value, torch.Tensor):
             return None
+        number, memory = len(self._tensors), memory_of(value)
+        if memory is not None and (first := self._by_memory.setdefault(memory, number)) != number:
+            return first
         self._tensors.append(value.detach())
-        return len(self._tensors) - 1
+        return number
 
 
 class _Unpickler(pickle.Unpickler):
@@ -137,7 +142,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _pack(value: Any, tensors: list[torch.Tensor]) -> bytes:
-    """Pickle the value without its tensors, which are appended to the list."""
+    """Pickle the value without its tensors, which are appended to the list: tied ones once."""
     file = io.BytesIO()
     _Pickler(file, tensors).dump(value)
     return file.getvalue()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from headway.train.checkpoint.staging import HostCopy, UnreadableValue, is_sharded, join, split
+from headway.train.checkpoint.staging import UnreadableValue, join, split, tensors_of
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 tensors = st.lists(st.integers(-9, 9), max_size=3).map(torch.tensor)
@@ -96,21 +97,42 @@ def test_a_tensor_that_is_not_dense_is_named(tensor: torch.Tensor) -> None:
         split({"objects": [1, tensor]})
 
 
-def test_a_copy_does_not_follow_the_original() -> None:
-    host = HostCopy()
-    live = {"weight": torch.zeros(3), "view": torch.arange(6.0).view(2, 3).t()}
-    taken = host.take(live)
-    live["weight"].add_(1)
-    assert taken["weight"].tolist() == [0, 0, 0]
-    assert taken["view"].tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert not is_sharded(taken)
+def test_tied_tensors_are_split_once_and_joined_tied() -> None:
+    model = nn.ModuleDict({"embedding": nn.Linear(3, 2), "head": nn.Linear(3, 2)})
+    model["head"].weight = model["embedding"].weight
+    tree, named = split({"model": model.state_dict()})
+    assert list(named) == ["model.embedding.weight", "model.embedding.bias", "model.head.bias"]
+    joined = join(tree, {name: tensor.clone() for name, tensor in named.items()})["model"]
+    assert joined["head.weight"] is joined["embedding.weight"]
 
 
-def test_the_memory_of_a_copy_is_used_again() -> None:
-    host = HostCopy()
-    host.reserve({"weight": torch.ones(3), "old": torch.ones(2)})
-    first = host.take({"weight": torch.ones(3), "new": torch.ones(1)})
-    second = host.take({"weight": torch.zeros(3), "new": torch.ones(2)})
-    assert first["weight"].data_ptr() == second["weight"].data_ptr()
-    assert list(second) == ["weight", "new"]
-    assert second["new"].shape == (2,)
+def test_all_names_of_tied_tensors_are_found_with_the_first() -> None:
+    shared = torch.ones(2)
+    tensors, firsts = tensors_of({"a": shared, "b": [shared.detach()], "c": torch.ones(2)})
+    assert list(tensors) == ["a", "b.0", "c"]
+    assert firsts == {"a": "a", "b.0": "a", "c": "c"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda one: one.t(),
+        lambda one: one[:, :1],
+        lambda one: one[1:],
+        lambda one: one.view(-1),
+        lambda one: one.view(torch.int32),
+        lambda one: one.clone(),
+        lambda one: torch.empty(0),
+    ],
+)
+def test_another_view_of_the_same_memory_is_not_tied(other: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    square = torch.arange(4.0).view(2, 2)
+    state = {"square": square, "none": torch.empty(0), "other": other(square)}
+    tree, named = split(state)
+    assert len(named) == 3
+    assert same(join(tree, named), state)
+
+
+def test_lazily_conjugated_tensor_is_not_tied_to_its_original() -> None:
+    _, named = split({"one": (one := torch.ones(2, dtype=torch.complex64)), "other": one.conj()})
+    assert len(named) == 2
