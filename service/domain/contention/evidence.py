@@ -80,12 +80,14 @@ def _demand(given: RoundInput) -> FloatArray:
 
 
 def _free(given: RoundInput, seats: GuaranteedJobs) -> FloatArray:
-    """Return the free slots (K,) of each kind once every waiting job with a seat has its minimum."""
+    """Return the free slots (K,) of each kind once every waiting job with a seat, or with a claim to slots that others
+    are leaving, has its minimum.
+    """
     free = kind_capacity(given)
     holds = given.current != NOTHING
     for index, row in enumerate(given.rows[: len(free)]):
         free[index] -= float(row.demand[given.current[holds]].sum())
-        waiting = seats.columns[~holds & (seats.columns != NOTHING)]
+        waiting = np.concatenate([one[~holds & (one != NOTHING)] for one in (seats.columns, seats.coming)])
         free[index] -= float(row.demand[waiting].sum())
     return np.maximum(free, 0.0)
 

@@ -49,6 +49,7 @@ class Tenure:
         restart_s: seconds from the order to stop to the next first step; None if unknown.
         rests_s: seconds for which a waiting job that was stopped for others leaves free slots to later ones, while the
             minimums do not fit; None if unknown.
+        leaving: (K,) slots of each kind that jobs are leaving and that are promised to none; None if there are none.
     """
 
     run_s: FloatArray
@@ -64,6 +65,7 @@ class Tenure:
     promised: BoolArray | None = None
     restart_s: FloatArray | None = None
     rests_s: FloatArray | None = None
+    leaving: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,9 @@ class GuaranteedJobs:
         reserving: index of the waiting job for which slots are kept until it fits; None if there is none.
         smallest: (J,) smallest configuration of each job, `NOTHING` for a job without one.
         barred: (J,) jobs that may have nothing now: slots go to higher priorities, or the job would gain less from
-            them than their holders lose, or it was just stopped for others (`worth`).
+            them than their holders lose, or it was just stopped for others (`worth`), or waits for slots that others
+            are about to leave.
+        coming: (J,) configuration of each job that waits for slots that others are about to leave; `NOTHING` for the rest.
         next_turn: (J,) order of the waiting jobs with a seat that precede others with one, the greatest first: for
             a guaranteed deadline, then on promised slots, then after the maximum wait; 0 for the others.
     """
@@ -90,6 +94,7 @@ class GuaranteedJobs:
     reserving: int | None
     smallest: IntArray
     barred: BoolArray
+    coming: IntArray
     next_turn: IntArray
 
 
@@ -116,14 +121,16 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
         )
     firm = holds & ~tenure.forced & ((tenure.run_s < tenure.min_run_s) | tenure.pinned)
     reserving, barred = None, np.zeros(len(holds), dtype=np.bool_)
+    coming = np.full(len(holds), NOTHING, dtype=np.int64)
     overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
     promised = _promised(tenure, holds & False)
     if fit:
         overdue &= ~_behind(given, tenure, smallest, admitted & ~holds & ~overdue, firm)
     else:
-        barred = not_worth_a_stop(
-            given, tenure.restart_s, tenure.priority, smallest, admitted & ~overdue & ~due & ~promised
-        ) | resting_jobs(tenure.priority, tenure.rests_s, ~holds & admitted & ~overdue & ~due & ~promised)
+        waits = admitted & ~overdue & ~due & ~promised
+        soon = _once_left(given, tenure.leaving)
+        barred, coming = not_worth_a_stop(given, soon, tenure.restart_s, tenure.priority, smallest, waits)
+        barred |= resting_jobs(tenure.priority, tenure.rests_s, ~holds & waits)
         rivals = admitted & ~barred
         since = (given.age_s[None, :] < tenure.run_s[:, None]) | (tenure.run_s >= tenure.min_run_s)[:, None]
         firm &= ~lifted(
@@ -145,6 +152,7 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
         reserving=reserving,
         smallest=smallest,
         barred=barred,
+        coming=coming,
         next_turn=_next_turn(given, ~holds & (seats != NOTHING), due, promised, overdue),
     )
 
@@ -279,6 +287,13 @@ def _seated(
         )
     )
     return solution.chosen
+
+
+def _once_left(given: RoundInput, leaving: FloatArray | None) -> RoundInput:
+    """Return the input with the slots (K,) that jobs are leaving."""
+    if leaving is None or not leaving.any():
+        return given
+    return replace(given, rows=_rows_after_transitions(given, leaving))
 
 
 def _rows_after_transitions(given: RoundInput, coming: FloatArray) -> tuple[Row, ...]:

@@ -124,6 +124,7 @@ def _nothing_to_share(given: RoundInput, tenure: Tenure) -> Contest:
         reserving=None,
         smallest=none,
         barred=nobody,
+        coming=none,
         next_turn=np.zeros(len(given.current), dtype=np.int64),
     )
     return Contest(

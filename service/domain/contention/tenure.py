@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import numpy as np
@@ -13,12 +14,13 @@ from service.domain.allocation.configurations.masks import MeasuredConfiguration
 from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.limits.tenancy import Tenancy
 from service.domain.cluster.contention_rules import RUN_COSTS, ContentionRules
+from service.domain.cluster.snapshot import SlotKey
 from service.domain.contention.costs import restart_s
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.promises import promised_slots
 from service.domain.contention.rate import recent_changes, rests_s
-from service.domain.jobs.job import Job
+from service.domain.jobs.job import Job, size_of
 from service.domain.perf.convergence import epoch_samples
 from service.domain.shared.arrays import FloatArray
 
@@ -51,6 +53,7 @@ def tenure_of(scope: RoundScope) -> Tenure:
         promised=np.array([bool(promised_slots(job, scope.snapshot)) for job in jobs], dtype=np.bool_),
         restart_s=np.array([restart_s(job) for job in jobs]),
         rests_s=np.array([rests_s(job.progress, now) for job in jobs]),
+        leaving=_leaving(scope),
     )
 
 
@@ -81,6 +84,28 @@ def _coming(scope: RoundScope) -> FloatArray:
         if beyond > 0 and pool is not None:
             coming[pools.index(pool.name)] += beyond
     return coming
+
+
+def _leaving(scope: RoundScope) -> FloatArray:
+    """Return the slots (K,) by pool that jobs are about to leave; those promised to waiting jobs are not among them."""
+    snapshot, pools = scope.snapshot, list(scope.capacities)
+    leaving = np.zeros(len(pools))
+    for job_id, keys in snapshot.holdings.items():
+        job = snapshot.jobs.get(job_id)
+        kept = set(keys) if job is None or job_id in scope.holdings else _kept(job, keys)
+        for key in keys:
+            pool, node = snapshot.pool_of(key), snapshot.nodes.get(key.node_id)
+            if key not in kept and pool is not None and node is not None and node.takes_jobs:
+                leaving[pools.index(pool.name)] += 1
+    return leaving
+
+
+def _kept(job: Job, keys: Sequence[SlotKey]) -> set[SlotKey]:
+    """Return those of the slots of a job in transition that it keeps. A generation without some of its slots ends."""
+    if job.state is JobState.RESIZING:
+        return {SlotKey(node, slot) for node, slots in (job.target or {}).items() for slot in slots}
+    ends = job.state is JobState.RUNNING and job.switch is None and len(keys) < size_of(job.allocation)
+    return set() if ends or job.state is JobState.CANCELLING else set(keys)
 
 
 def min_run_s(job: Job, least_s: float) -> float:

@@ -13,41 +13,64 @@ from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 def not_worth_a_stop(
     given: RoundInput,
+    soon: RoundInput,
     restart_s: FloatArray | None,
     priority: FloatArray,
     smallest: IntArray,
     among: BoolArray,
-) -> BoolArray:
-    """Return the waiting jobs (J,) that start on free slots only.
+) -> tuple[BoolArray, IntArray]:
+    """Return the waiting jobs (J,) that start on free slots only, and the configurations (J,) for which jobs wait.
 
     They would train for less time than it costs to stop a job for them and start it again, from the order to stop to
-    the next first step; or the slots of jobs that end sooner suffice for them. A job of unknown length is brief if all
-    ended jobs of its class were.
+    the next first step; or slots that others are about to leave suffice for them. A job of unknown length is brief if
+    all ended jobs of its class were.
+
+    Slots are about to be left by jobs that end sooner, and by those that are leaving them: `soon` is the input once they
+    have. No job of a lower priority starts on the slots that a job needs beside these.
     """
     holds = given.current != NOTHING
     none = np.zeros(len(among), dtype=np.bool_)
-    if restart_s is None or not holds.any():
-        return none
-    cost_s = float(restart_s[holds].min())
+    coming = np.full(len(among), NOTHING, dtype=np.int64)
+    if restart_s is None:
+        return none, coming
+    cost_s = float(restart_s[holds].min()) if holds.any() else 0.0
     waits = among & ~holds & (smallest != NOTHING)
     speed = given.goodput[np.arange(len(smallest)), np.maximum(smallest, 0)]
     brief = np.asarray(waits & (_longest_left_s(given, speed) < cost_s))
     ends = holds & (_left_s(given, goodput_now(given)) < cost_s)
     now = _without(given, smallest, none)
     found: BoolArray = np.asarray(brief & _without_room(now, brief))
-    if ends.any():
-        # Slots that come in a moment go to the first jobs in line, and nobody is stopped for these.
-        soon = _without(given, smallest, ends)
-        for job in _in_line(priority, given.waited_s, waits & ~brief):
-            column = soon.column_of(job)
-            if column == NOTHING:
+    if ends.any() or soon is not given:
+        line = _in_line(priority, given.waited_s, waits)
+        waiting, coming = _awaiting(priority, line, brief, now, _without(soon, smallest, ends))
+        found |= waiting
+    return found, coming
+
+
+def _awaiting(
+    priority: FloatArray, line: list[int], brief: BoolArray, now: Room, then: Room
+) -> tuple[BoolArray, IntArray]:
+    """Return the jobs of a line that get nothing now, and the configurations (J,) for which jobs wait.
+
+    The first jobs in line get the slots that are free `then`. Those that fit only then wait for them, and jobs of a
+    lower priority that do not fit beside them wait too.
+    """
+    waiting, coming = np.zeros(len(priority), dtype=np.bool_), np.full(len(priority), NOTHING, dtype=np.int64)
+    highest = -np.inf
+    for job in line:
+        column, free = then.column_of(job), now.column_of(job)
+        if column == NOTHING:
+            if highest < priority[job]:
                 break
-            soon.take(job, column)
-            if now.column_of(job) == NOTHING:
-                found[job] = True
-            else:
-                now.take(job, now.column_of(job))
-    return found
+            waiting[job] = priority[job] < highest
+        elif free != NOTHING:
+            then.take(job, column)
+            now.take(job, free)
+        elif not brief[job]:
+            then.take(job, column)
+            waiting[job], coming[job] = True, column
+            highest = max(highest, priority[job])
+    return waiting, coming
 
 
 def resting_jobs(priority: FloatArray, rests_s: FloatArray | None, waiting: BoolArray) -> BoolArray:

@@ -75,6 +75,24 @@ def test_no_job_runs_less_than_one_of_a_lower_priority_in_its_place(jobs: list[P
     assert order_violations(course.pasts, SLOTS, MIN_RUN_S, CHANGE_S) == []
 
 
+def test_slots_that_an_ending_job_leaves_one_by_one_reach_the_higher_priority() -> None:
+    cluster = VirtualCluster(slots=2, lingers=True)
+    pasts = cluster.play(
+        [
+            Planned(name="first", at_s=0.0, work_s=20.0, minimum=2, maximum=2, priority=90),
+            Planned(name="one", at_s=4.0, work_s=90.0, maximum=1, priority=30),
+            Planned(name="two", at_s=4.0, work_s=90.0, maximum=1, priority=30),
+            Planned(name="pair", at_s=6.0, work_s=60.0, minimum=2, maximum=2, priority=70),
+        ],
+        300.0,
+    )
+    starts = [event.name for event in cluster.grants]
+    ended_s = {past.name: past.finished_s for past in pasts}
+    assert starts[:4] == ["first", "first", "pair", "pair"]
+    assert ended_s["pair"] < min(ended_s["one"], ended_s["two"])
+    assert [change for past in pasts for change in changes_of(past)] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["minimums", "many-small"])
 def test_the_streams_of_the_benchmark_meet_its_goals_in_virtual_time(name: str) -> None:

@@ -58,6 +58,8 @@ class VirtualCluster:
     stop_s: float = 2.0
     announces: bool = True
     """True if jobs announce their length once they have made a step."""
+    lingers: bool = False
+    """True if the ranks of an ending job leave their slots one by one, one in each round."""
     policy: str = "goodput"
     rules: ContentionRules = field(default_factory=ContentionRules)
     lives: dict[str, _Life] = field(default_factory=dict)
@@ -193,6 +195,7 @@ class VirtualCluster:
             life.job,
             state=JobState.STARTING,
             allocation=allocation,
+            target=None,
             live=False,
             state_since=self.now,
             generation=life.job.newest_generation + 1,
@@ -204,7 +207,9 @@ class VirtualCluster:
         before = size_of(life.job.allocation)
         self._happen(life, "vacate", one.reason, one.message, **{"from": before, "to": size_of(target)})
         life.then_s, life.target = self.now_s + self.stop_s, target
-        life.job = replace(life.job, state=JobState.RESIZING, live=False, state_since=self.now)
+        life.job = replace(
+            life.job, state=JobState.RESIZING, live=False, target=target or None, state_since=self.now
+        )
 
     def _change(self, life: _Life, one: Decision) -> None:
         sizes = {"from": size_of(life.job.allocation), "to": size_of(one.allocation)}
@@ -232,6 +237,8 @@ class VirtualCluster:
                 self._first_step(life)
             elif job.state is JobState.RESIZING and self.now_s >= life.then_s:
                 self._stopped(life)
+            elif job.state is JobState.RUNNING and life.left_s <= 0:
+                self._leave(life)
             elif job.state is JobState.RUNNING:
                 self._train(life)
 
@@ -255,7 +262,7 @@ class VirtualCluster:
             self._happen(life, "allocate", slots=size_of(life.target))
             return
         self._release(life.job.id)
-        life.job = replace(life.job, state=JobState.PENDING, allocation={}, state_since=self.now)
+        life.job = replace(life.job, state=JobState.PENDING, allocation={}, target=None, state_since=self.now)
         self._happen(life, "requeue")
 
     def _train(self, life: _Life) -> None:
@@ -283,9 +290,16 @@ class VirtualCluster:
                 step_s_spread=0.0,
             )
         if life.left_s <= 0:
-            self._release(job.id)
-            life.job = replace(life.job, state=JobState.SUCCEEDED, allocation={})
-            self._happen(life, "succeed")
+            self._leave(life)
+
+    def _leave(self, life: _Life) -> None:
+        own = [slot for slot, holder in self.held.items() if holder == life.job.id]
+        if self.lingers and len(own) > 1:
+            self._free(own[0])
+            return
+        self._release(life.job.id)
+        life.job = replace(life.job, state=JobState.SUCCEEDED, allocation={})
+        self._happen(life, "succeed")
 
     def _grant(self, name: str, allocation: Allocation) -> None:
         for slot in allocation.get("n", ()):

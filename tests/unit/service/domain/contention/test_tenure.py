@@ -130,6 +130,28 @@ def test_slots_beyond_the_minimum_of_a_job_in_transition_come_back(
     assert tenure(one(state, slots=4, **fields)).coming.tolist() == [coming]
 
 
+@pytest.mark.parametrize(
+    ("state", "held", "fields", "leaving"),
+    [
+        (JobState.CANCELLING, 2, {}, 2.0),
+        (JobState.RESIZING, 2, {}, 2.0),
+        (JobState.RESIZING, 3, {"target": {"n": (0,)}}, 2.0),
+        # A generation that has left one of its slots ends.
+        (RUNNING, 1, {"allocation": {"n": (0, 1)}}, 1.0),
+        (RUNNING, 2, {}, 0.0),
+        (JobState.STARTING, 2, {}, 0.0),
+    ],
+)
+def test_slots_that_a_job_does_not_keep_are_being_left(
+    state: JobState, held: int, fields: dict[str, Any], leaving: float
+) -> None:
+    snapshot = one(state, slots=held)
+    jobs = {"j": replace(snapshot.jobs["j"], **fields)}
+    found = tenure(replace(snapshot, jobs=jobs)).leaving
+    assert found is not None
+    assert found.tolist() == [leaving]
+
+
 def test_slots_come_back_to_the_pool_in_which_they_lie() -> None:
     nodes = [node_of("a", 2), node_of("b", 4, kind="h100"), node_of("c", 2, market=Market.SPOT)]
     spec = spec_of("j", elastic={"min": 1, "max": 4})
