@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -19,16 +20,32 @@ class StopRequest:
     def __init__(self) -> None:
         self.received = False
         self._before: Any = signal.SIG_DFL
+        self._wakeup: tuple[int, int] | None = None
 
-    def listen(self) -> None:
-        """Set the flag on SIGTERM from now on. Must be called in the main thread."""
+    def listen(self, *, for_threads: bool = False) -> None:
+        """Set the flag on SIGTERM from now on. Must be called in the main thread.
+
+        `for_threads`: `poll` notices the signal while the main thread runs no handler, unless the script has a wakeup file.
+        """
         global _listening, _follows_forks  # a process has one handler per signal
         self._before = signal.signal(signal.SIGTERM, self._on_signal)
+        if for_threads:
+            self._wakeup = _set_wakeup()
         if not _follows_forks:
             # A signal that reaches a child before it has its handler again would be lost.
             os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_end_in_child)
             _follows_forks = True
         _listening = self
+
+    def poll(self) -> bool:
+        """Return True once SIGTERM has arrived, also if the main thread waits in C++ code. For one other thread."""
+        if self._wakeup is not None and not self.received:
+            arrived = b""
+            with contextlib.suppress(BlockingIOError):
+                arrived = os.read(self._wakeup[0], 65_536)
+            if signal.SIGTERM in arrived and signal.getsignal(signal.SIGTERM) == self._on_signal:
+                self.received = True
+        return self.received
 
     def ignore(self) -> None:
         """Restore the previous handler of SIGTERM, because no further step will check the flag."""
@@ -39,6 +56,16 @@ class StopRequest:
         if signal.getsignal(signal.SIGTERM) == self._on_signal:
             self.ignore()
 
+    def close_wakeup(self) -> None:
+        """Close this process's copy of the file that `poll` reads: signals of a forked child are not its parent's."""
+        wakeup, self._wakeup = self._wakeup, None
+        if wakeup is None:
+            return
+        if (present := signal.set_wakeup_fd(-1)) != wakeup[1]:
+            signal.set_wakeup_fd(present)
+        for file in wakeup:
+            os.close(file)
+
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.received = True
 
@@ -47,6 +74,18 @@ _listening: StopRequest | None = None
 _follows_forks = False
 _masks = threading.local()
 """The signals that each thread held back before it forked."""
+
+
+def _set_wakeup() -> tuple[int, int] | None:
+    """Have Python write the number of each signal to a pipe as it arrives, and return its two ends; None if the script has one."""
+    reads, writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    present = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    if present == -1:
+        return reads, writes
+    signal.set_wakeup_fd(present)
+    os.close(reads)
+    os.close(writes)
+    return None
 
 
 def _hold() -> None:
@@ -62,6 +101,7 @@ def _end_in_child() -> None:
     global _listening
     listening, _listening = _listening, None
     if listening is not None:
+        listening.close_wakeup()
         listening.end()
     _release()
 

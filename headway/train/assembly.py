@@ -36,6 +36,7 @@ def assemble_training(
     stop: StopRequest,
     parallelize: Parallelize | None,
     mesh: Sequence[str],
+    local: Sequence[str],
     values: ReportedValues,
     began_s: float,
 ) -> Training:
@@ -66,12 +67,12 @@ def assemble_training(
         stop=stop,
         saver=saver,
         state_sync=StateSync(replica, team, saver, mailbox, resharder),
-        audit=ReplicaAudit.of(replica, saver, wanted=environment.audits, has_agent=has_agent),
+        audit=ReplicaAudit.of(replica, saver, wanted=environment.audits, has_agent=has_agent, local=local),
         values=values,
         began_s=began_s,
     )
-    if environment.control is not None:
-        StandstillWatch(team, mailbox, training, environment.control).start()
+    if environment.control is not None or environment.distributed:
+        StandstillWatch(team, mailbox, training, stop, environment.control).start()
     return training
 
 

@@ -67,7 +67,7 @@ def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:
     """
     environment = Environment.read(os.environ)
     stop = StopRequest()
-    stop.listen()
+    stop.listen(for_threads=True)
     write_stacks_on_request(environment.control, environment.rank)
     mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
     mailbox.send(Hello)
@@ -148,6 +148,7 @@ class Run(RunData):
         *more: Any,
         parallelize: Parallelize | None = None,
         mesh: Sequence[str] = ("fsdp",),
+        local: Sequence[str] = (),
     ) -> tuple[Any, ...]:
         """Move the model to the device, continue from the newest checkpoint, and keep replicas equal.
 
@@ -166,6 +167,7 @@ class Run(RunData):
             mesh: names of the dimensions of that mesh: `fsdp`, beside it `replicate` for groups of ranks with equal shards
                 (HSDP), `tp` for tensor parallelism, and `pp` for pipeline stages (see `pipeline`). Their sizes follow from the job
                 file's `parallel`.
+            local: names or patterns (`*.running_mean`) of parameters and buffers that ranks do not compare: they may differ.
 
         Returns:
             As many objects as were given, in the same order.
@@ -174,7 +176,7 @@ class Run(RunData):
             RuntimeError: called twice, or the checkpoint does not fit the model.
             TypeError: an object's state cannot be kept in a checkpoint, or the model to shard cannot be copied.
             ValueError: the model to shard is sharded already, does not have all parameters of the optimizers, or does not use
-                the job's `parallel`; or two of its optimizers have the same parameter.
+                the job's `parallel`; two of its optimizers have the same parameter; or `local` matches no tensor.
             Fenced: a newer generation of the job runs.
         """
         if self._training is not None:
@@ -189,7 +191,7 @@ class Run(RunData):
         parameter_bytes = gradients.nbytes  # before the parameters are sharded
         wrapped = [_once_per_batch(one, gradients) for one in more]
         objects: list[Stateful] = [model, optimizer, *wrapped]
-        self._training = self._assemble(objects, gradients, parallelize=parallelize, mesh=mesh)
+        self._training = self._assemble(objects, gradients, parallelize=parallelize, mesh=mesh, local=local)
         self._training.prepare()
         if self._environment.live and self.device.type == "cpu":
             share = 1 if parallelize is None else self.world_size

@@ -10,6 +10,10 @@ from tests.elastic.streamed import NAME, SILENT
 
 OVER_STREAMS = pytest.mark.parametrize("collective", [pytest.param(None, id="default"), NAME])
 """Runs a test over the default backend, and over one whose operations end after their calls, as on a device."""
+OVER_SLOW_STREAMS = pytest.mark.parametrize(
+    "collective", [pytest.param(None, id="default"), pytest.param(NAME, marks=pytest.mark.slow)]
+)
+"""The same, where another test in the gate shows the subject over streams."""
 OVER_SILENT_STREAMS = pytest.mark.parametrize("collective", [pytest.param(None, id="default"), SILENT])
 """The same, where an aborted operation ends like a complete one."""
 

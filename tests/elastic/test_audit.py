@@ -85,6 +85,11 @@ def test_difference_is_meant_with_audit_none(apart: Callable[..., Job]) -> None:
     assert codes(ended) == [0, 0], ended.output()
 
 
+def test_difference_in_a_tensor_that_the_script_names_as_local_is_meant(apart: Callable[..., Job]) -> None:
+    ended = apart("--apart", "noise", "--local", "*.bias").run(2)
+    assert codes(ended) == [0, 0], ended.output()
+
+
 def test_lone_rank_compares_nothing(apart: Callable[..., Job]) -> None:
     ended = apart("--apart", "rate").run(1)
     assert codes(ended) == [0], ended.output()

@@ -53,7 +53,7 @@ def featured(job: Callable[..., Job]) -> Callable[..., Job]:
         ("branches", EXACT),
         ("bf16", HALF),
         ("scaler", HALF),
-        ("compile", EXACT),
+        pytest.param("compile", EXACT, marks=pytest.mark.slow),  # compiles a graph in each process
         pytest.param("inductor", EXACT, marks=pytest.mark.slow),  # compiles for a minute
     ],
 )

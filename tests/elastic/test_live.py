@@ -10,9 +10,10 @@ import torch
 
 from headway.contract.orders import Order
 from headway.contract.runtime import Completed, EpochClosed, Left, Restored
-from tests.elastic.devices import OVER_SILENT_STREAMS, OVER_STREAMS
+from tests.elastic.devices import OVER_SILENT_STREAMS, OVER_SLOW_STREAMS, OVER_STREAMS
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
+from tests.elastic.streamed import NAME
 from tests.elastic.test_exactness import expected_counts
 
 SAMPLES, EPOCHS, BATCH = 50, 3, 8
@@ -45,7 +46,7 @@ def assert_exact(live: Live, *, samples: int = SAMPLES, epochs: int = EPOCHS, ba
     assert {message.samples for message in live.messages(Completed)} == {samples * epochs}
 
 
-@OVER_STREAMS
+@OVER_SLOW_STREAMS
 def test_grow(counting: Callable[..., Live]) -> None:
     live = counting()
     live.start(1, steps=3)
@@ -61,7 +62,7 @@ def test_grow(counting: Callable[..., Live]) -> None:
     assert not live.messages(Restored)
 
 
-@OVER_STREAMS
+@OVER_SLOW_STREAMS
 def test_shrink(counting: Callable[..., Live]) -> None:
     live = counting()
     live.start(3, steps=3)
@@ -100,8 +101,11 @@ def test_a_whole_move_goes_through_storage(counting: Callable[..., Live]) -> Non
     assert len(live.messages(Left)) == 2
 
 
-@OVER_STREAMS
-@pytest.mark.parametrize("victim", ["1.0", "1.1", "1.2"])
+@pytest.mark.parametrize(
+    ("victim", "collective"),
+    [("1.0", None), ("1.1", None), ("1.2", None), ("1.0", NAME)]
+    + [pytest.param(victim, NAME, marks=pytest.mark.slow) for victim in ("1.1", "1.2")],
+)
 def test_a_killed_rank_costs_at_most_the_step_in_flight(counting: Callable[..., Live], victim: str) -> None:
     live = counting()
     live.start(3, steps=3)

@@ -8,7 +8,7 @@ import pytest
 
 from headway.contract.runtime import EXIT_RETRY, FirstStep
 from headway.contract.values.meshes import MeshShape
-from tests.elastic.devices import OVER_STREAMS
+from tests.elastic.devices import OVER_SLOW_STREAMS
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 from tests.elastic.losses import LOST_IN, Step, assert_one_step_was_lost, lose, steps
@@ -103,7 +103,7 @@ def test_a_lost_replica_costs_a_step(
     assert_one_step_was_lost(live, undisturbed(HSDP, "replicate", "fsdp"), LOST_IN - 1)
 
 
-@OVER_STREAMS
+@OVER_SLOW_STREAMS
 def test_all_ranks_with_a_part_are_lost_at_once(replicated: Callable[..., Live]) -> None:
     live = replicated("replicate", "fsdp")
     faults = (1, LOST_IN, "forward"), (3, LOST_IN, "forward")

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -39,21 +39,31 @@ _COLLECTIVES = (
 """Methods of a process group that fill the tensors of their first argument. Versions of torch have some of them."""
 
 
+class GroupWaits(Protocol):
+    """The waits for peers of a generation."""
+
+    def follow(self, work: Any) -> None:
+        """Record torch's `work`, which begins now."""
+
+    def blocking(self) -> AbstractContextManager[None]:
+        """Return a block that counts as a wait for peers."""
+        ...
+
+
 class LossGuard:
     """Record of a lost peer, which the guarded groups of a generation share: after a loss none contacts a peer."""
 
     def __init__(
         self,
         on_loss: Callable[[], None],
-        waiting: Callable[[], AbstractContextManager[None]],
+        waits: GroupWaits,
         device: Device,
     ) -> None:
         self.lost = False
         """True if a collective of one of the groups has failed."""
         self.on_loss = on_loss
         self.device = device
-        self.waiting = waiting
-        """Makes a block that counts as a wait for peers."""
+        self.waits = waits
         self._lock = threading.Lock()
         self._groups: list[GuardedGroup] = []
 
@@ -114,7 +124,8 @@ class GuardedGroup(dist.ProcessGroup):
         if not self._guard.lost:
             try:
                 work = getattr(self._group, collective)(*args, **options)
-                with self._guard.waiting():
+                self._guard.waits.follow(work)
+                with self._guard.waits.blocking():
                     work.wait()
             except GROUP_ERRORS as error:
                 if not is_loss(error):

@@ -380,7 +380,7 @@ class Gradients:
             as_it_is.set_result(gradient)
             return as_it_is
         # A separate future, because gloo sometimes misses a loss, and `abort` must end the wait then.
-        result = self._peers.promise(gradient)
+        result = self._peers.promise(gradient, work)
         future.add_done_callback(lambda done: result.fulfil(self._take(done, gradient)))
         return result.future
 

@@ -20,7 +20,7 @@ With the shorter interval, those would end it after a quarter of a minute.
 _TCP_INFO = struct.Struct("<8B24I")
 _STATE, _RETRANSMITS, _UNACKED = 0, 2, 8 + 4
 """Indices in `struct tcp_info`: the state, retransmissions since the last acknowledgement, and segments without one."""
-_SYN_SENT = 2
+_ESTABLISHED, _SYN_SENT = 1, 2
 _UNANSWERED_AFTER = 4
 """Retransmissions after which a host counts as unanswered: three seconds or more."""
 
@@ -28,6 +28,17 @@ _UNANSWERED_AFTER = 4
 def connections() -> frozenset[str]:
     """Return the sockets of this process, by the names that the kernel gives them."""
     return frozenset(name for _, name in _named_sockets())
+
+
+def connected(names: frozenset[str]) -> frozenset[str]:
+    """Return those of these sockets of this process that are TCP connections which neither end has closed."""
+    found = set()
+    for descriptor, name in _named_sockets():
+        if name in names:
+            with suppress(OSError), _copy_of(descriptor) as one:
+                if _tcp_info(one)[_STATE] == _ESTABLISHED:
+                    found.add(name)
+    return frozenset(found)
 
 
 def disconnect(names: frozenset[str]) -> None:

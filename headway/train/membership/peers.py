@@ -26,7 +26,7 @@ from headway.train.collectives.futures import Promise
 from headway.train.collectives.groups import CONNECT_TIMEOUT, gloo_group, subgroup
 from headway.train.collectives.guarded import LossGuard, form_guarded_group
 from headway.train.collectives.losses import GROUP_ERRORS
-from headway.train.host.connections import connections, disconnect
+from headway.train.host.connections import connected, connections, disconnect
 from headway.train.host.environment import Environment
 from headway.train.membership.meeting import (
     NeverMet,
@@ -53,10 +53,19 @@ class Pending:
 
         Raises:
             PeersLost: a peer is gone.
+            RuntimeError: a peer has sent another count of numbers.
         """
         with peers_may_be_lost():
             self._work.wait()
-        return [numbers.tolist() for numbers in self._everyone]
+        padded = [numbers.tolist() for numbers in self._everyone]
+        counts = [numbers[0] for numbers in padded]
+        if len(set(counts)) > 1:
+            each = ", ".join(f"{count} on rank {rank}" for rank, count in enumerate(counts))
+            raise RuntimeError(
+                f"the ranks are not at the same point of the training: the numbers that they exchange are {each}; "
+                "have every rank make the same calls in the same order"
+            )
+        return [numbers[1 : count + 1] for numbers, count in zip(padded, counts, strict=True)]
 
 
 class NoPeers:
@@ -72,6 +81,11 @@ class NoPeers:
 
 SWITCH_TIMEOUT_S = 20.0
 """Time in which every rank of a group must have completed its operations before members change."""
+_MESSAGE_NUMBERS = 64
+"""Multiple of the numbers in a message, with their count as the first.
+
+Gloo aborts the process that gets a longer message than it expects, instead of raising an error, and fills in a shorter one.
+"""
 _abandoned: list[Any] = []
 """Groups with an abandoned collective. Destroying one would wait for its end, which may take minutes."""
 
@@ -116,7 +130,9 @@ class Peers:
 
         A script started by hand is a group of one, as sharding needs. It leaves the group at exit: torch warns otherwise.
         """
-        observed = environment.control is not None  # an agent may stop this rank, and `abort` must work
+        observed = (
+            environment.control is not None or environment.distributed
+        )  # a stop must end waits: `abort` works
         before = connections() if observed else frozenset()
         alone = not environment.distributed and not dist.is_initialized()
         if alone:
@@ -174,15 +190,17 @@ class Peers:
         """True on rank 0, which reports for the run."""
         return self.rank == 0
 
-    def promise(self, tensor: torch.Tensor) -> Promise:
-        """Return a promise for a collective that fills the tensor. `abort` fulfils it with the present contents."""
+    def promise(self, tensor: torch.Tensor, work: Any) -> Promise:
+        """Return a promise for a collective, torch's `work`, that fills the tensor. `abort` fulfils it with the present contents."""
+        self.waits.follow(work)
         return self.waits.promise(tensor)
 
     def begin_gather(self, numbers: Sequence[int]) -> Pending | NoPeers:
         """Start to collect every rank's numbers, equally many of each, without waiting."""
         if self._control is None:
             return NoPeers(numbers)
-        mine = torch.tensor(numbers, dtype=torch.int64)
+        padding = [0] * (-(len(numbers) + 1) % _MESSAGE_NUMBERS)
+        mine = torch.tensor([len(numbers), *numbers, *padding], dtype=torch.int64)
         everyone = [torch.empty_like(mine) for _ in range(self.world_size)]
         with peers_may_be_lost():
             # The group's own method: `dist.all_gather` takes 0.1 ms longer, at every step.
@@ -271,7 +289,7 @@ class Peers:
 
         Their collectives call `on_loss` when a peer is lost, instead of raising an error.
         """
-        guard, mine = LossGuard(on_loss, self.waits.blocking, self.device), []
+        guard, mine = LossGuard(on_loss, self.waits, self.device), []
         self._guards.append(guard)
         with self._connecting():
             for ranks in itertools.chain.from_iterable(divisions):
@@ -323,6 +341,10 @@ class Peers:
             self._guards.pop().close()
         self._control = self._store = None
         self.waits = Waits(self.device)  # its operations hold the group
+
+    def connected(self) -> frozenset[str]:
+        """Return the connections of the group that neither end has closed. Any thread may call it."""
+        return connected(self._connections)
 
     def abort(self) -> None:
         """End all waits for peers in this process. Any thread may call it."""

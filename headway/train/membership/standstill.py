@@ -17,6 +17,7 @@ from typing import Protocol
 
 from headway.contract.orders import STOP_FILE, grace_from_json
 from headway.contract.runtime import StandsStill
+from headway.preemption import StopRequest
 from headway.train.host.connections import retransmit_each_second, unanswered_hosts
 from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
@@ -32,6 +33,10 @@ _KNOWN_AFTER = 5
 _REMEMBERED = 64
 ABORTED_AFTER = 1 / 3
 """Share of the grace period that a stop leaves to the peers; the rest is for a checkpoint of this rank alone."""
+_UNKNOWN_GRACE_S = 30.0
+"""Grace period of a SIGTERM that no agent announced: the default of Kubernetes and torchrun."""
+_LOST_AFTER_S = 0.5
+"""Time for which a wait lasts after a peer's connection closed, so that the peer is lost: what had arrived ends it at once."""
 _POLL_S = 0.2
 _IMPATIENT_S = 1.0
 """Wait after which the connections are set to retransmit each second, and the interval at which new ones are."""
@@ -109,20 +114,42 @@ class PacedTraining(Protocol):
     pace: StepPace
 
 
+class PeerLinks:
+    """The connections of this rank with `peers`, as they were soon after the group was formed."""
+
+    def __init__(self, peers: Peers) -> None:
+        self.peers = peers
+        self._formed = peers.connected()
+        self._closed: tuple[float, float] | None = None
+
+    def is_lost(self, now_s: float, since_s: float | None) -> bool:
+        """Return True if a peer has closed a connection while this rank waits for peers since `since_s`, and its wait went on."""
+        if since_s is None or self.peers.connected() >= self._formed:
+            self._closed = None
+        elif self._closed is None or self._closed[1] != since_s:
+            self._closed = now_s, since_s
+        return self._closed is not None and now_s - self._closed[0] >= _LOST_AFTER_S
+
+
 class StandstillWatch:
     """Thread that observes this rank's waits for its peers.
 
     Args:
         team: has the present peers.
         training: has the steps of this rank.
-        control: the control folder of the agent.
+        stop: a request to stop that no agent announced.
+        control: the control folder of the agent; None without one.
     """
 
-    def __init__(self, team: Team, mailbox: Mailbox, training: PacedTraining, control: Path) -> None:
+    def __init__(
+        self, team: Team, mailbox: Mailbox, training: PacedTraining, stop: StopRequest, control: Path | None
+    ) -> None:
         self._team = team
         self._mailbox = mailbox
         self._training = training
-        self._stop_file = str(control / STOP_FILE)
+        self._stop = stop
+        self._stop_file = str(control / STOP_FILE) if control is not None else None
+        self._links: PeerLinks | None = None
         self._stopped: tuple[float, float] | None = None
         self._next_s = 0.0
         self._unanswered: frozenset[str] = frozenset()
@@ -137,8 +164,10 @@ class StandstillWatch:
             peers = self._team.peers
             if peers is None or peers.world_size == 1 or peers.aborted or self._team.leaves:
                 continue  # once they leave, its peers wait for the rank that saves
+            if self._links is None or self._links.peers is not peers:
+                self._links = PeerLinks(peers)
             now_s, since_s = time.monotonic(), peers.waits.since_s()
-            if self._is_stopped(now_s, since_s):
+            if self._ends_wait(now_s, since_s, self._links):
                 self._abort(peers)
             elif since_s is not None and now_s - since_s >= _IMPATIENT_S and now_s >= self._next_s:
                 self._next_s = now_s + _IMPATIENT_S
@@ -162,11 +191,18 @@ class StandstillWatch:
                 unanswered=tuple(sorted(unanswered))[:_MOST_HOSTS],
             )
 
-    def _is_stopped(self, now_s: float, since_s: float | None) -> bool:
+    def _ends_wait(self, now_s: float, since_s: float | None, links: PeerLinks) -> bool:
+        """Return True if a stop was requested, and the wait for peers is too long or for a lost one."""
+        received = self._stop.poll()
         if self._stopped is None:
-            grace_s = _read_grace_s(self._stop_file)
+            grace_s = _read_grace_s(self._stop_file) if self._stop_file is not None else None
+            if grace_s is None and received:
+                grace_s = _UNKNOWN_GRACE_S
             self._stopped = None if grace_s is None else (now_s, grace_s)
-        return self._stopped is not None and must_abort(now_s, since_s, *self._stopped)
+        if self._stopped is None or since_s is None:
+            links.is_lost(now_s, None)
+            return False
+        return must_abort(now_s, since_s, *self._stopped) or links.is_lost(now_s, since_s)
 
     def _abort(self, peers: Peers) -> None:
         if self._team.peers is peers and not peers.aborted:

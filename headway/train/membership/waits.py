@@ -20,6 +20,7 @@ class Waits:
         self._device = device or TorchDevice()
         self._promises: list[tuple[float, Promise]] = []
         self._gather: tuple[float, Any] | None = None
+        self._begun: tuple[float, Any] | None = None
         self._blocked_s: float | None = None
 
     def promise(self, tensor: torch.Tensor) -> Promise:
@@ -32,6 +33,13 @@ class Waits:
         """Record a collection of numbers that begins now; `work` is torch's. It replaces the one before."""
         self._gather = time.monotonic(), work
 
+    def follow(self, work: Any) -> None:
+        """Record a collective that begins now; `work` is torch's. It replaces the one before.
+
+        A device may work on it when its promise is fulfilled, and whoever needs the result waits for the device.
+        """
+        self._begun = time.monotonic(), work
+
     @contextmanager
     def blocking(self) -> Iterator[None]:
         """Record that this process waits in the block until an operation with peers ends."""
@@ -43,12 +51,12 @@ class Waits:
 
     def since_s(self) -> float | None:
         """Return the monotonic time at which the oldest operation began that has not ended; None without one."""
-        blocked_s, gather = self._blocked_s, self._gather
+        blocked_s = self._blocked_s
         began = [began_s for began_s, promise in self._promises if not promise.fulfilled]
         if blocked_s is not None:
             began.append(blocked_s)
-        if gather is not None and not gather[1].is_completed():
-            began.append(gather[0])
+        begun = [one for one in (self._gather, self._begun) if one is not None]
+        began += [began_s for began_s, work in begun if not work.is_completed()]
         return min(began, default=None)
 
     def fulfil(self) -> bool:

@@ -30,10 +30,18 @@ class ReplicaAudit:
         self._has_agent = has_agent
 
     @classmethod
-    def of(cls, replica: Replica, saver: Saver, *, wanted: bool, has_agent: bool) -> ReplicaAudit:
-        """Return the audit of a replica's model; ranks with parts of a model have nothing to compare."""
+    def of(
+        cls, replica: Replica, saver: Saver, *, wanted: bool, has_agent: bool, local: Sequence[str] = ()
+    ) -> ReplicaAudit:
+        """Return the audit of a replica's model; ranks with parts of a model have nothing to compare.
+
+        `local`: names or patterns of the tensors that may differ.
+
+        Raises:
+            ValueError: a pattern matches no tensor.
+        """
         compares = wanted and not replica.is_sharded
-        guard = ReplicaGuard(replica.model, replica.optimizers) if compares else None
+        guard = ReplicaGuard(replica.model, replica.optimizers, local) if compares else None
         return cls(guard, saver, has_agent=has_agent)
 
     def begin(self) -> None:
@@ -61,7 +69,8 @@ class ReplicaAudit:
         sentence = f"{REPLICAS_DIFFER}{'; '.join(found)}"
         if not self._has_agent:
             raise ReplicasDiffer(
-                f"{sentence}.", "Give every rank equal values, or set HEADWAY_AUDIT=none if that is meant."
+                f"{sentence}.",
+                "Give every rank equal values. If the difference is meant, name the tensors in prepare(..., local=[...]), or set HEADWAY_AUDIT=none.",
             )
         warn(sentence)
         leave(EXIT_RETRY)

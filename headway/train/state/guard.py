@@ -1,7 +1,7 @@
 """Guard of a replicated model: ranks compare what must be equal, and name what differs.
 
-A check compares parameters, the buffers of SyncBatchNorm, learning rates and the trainable set. Other buffers may differ
-between steps, because each step starts with those of rank 0.
+A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set and the steps of each optimizer.
+Other buffers may differ between steps, because each step starts with those of rank 0. A script may name tensors as local.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import pickle
 import struct
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -38,22 +39,28 @@ class ReplicaReading:
     sums: dict[str, int]
     rates: dict[str, float]
     trainable: dict[str, bool]
+    steps: dict[str, int] = field(default_factory=dict)
+    """Steps of each optimizer in the present generation."""
 
     @property
     def digest(self) -> int:
         """A number that is equal for equal readings; NaN equals NaN."""
         rates = [(name, struct.pack("<d", rate)) for name, rate in self.rates.items()]
-        text = repr((list(self.sums.items()), rates, list(self.trainable.items())))
+        text = repr((list(self.sums.items()), rates, list(self.trainable.items()), list(self.steps.items())))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
 def differences(readings: Sequence[ReplicaReading]) -> list[str]:
-    """Return a text for each value that differs between ranks: rates and trainable sets first, as causes of the rest."""
+    """Return a text for each value that differs between ranks: rates, steps and trainable sets first, as causes of the rest."""
     found = []
     for name, rates in _by_rank([one.rates for one in readings]).items():
         if len({repr(rate) for rate in rates}) > 1:
             each = ", ".join(f"{rate} on rank {rank}" for rank, rate in enumerate(rates))
             found.append(f"learning rate {name} is {each}")
+    for name, steps in _by_rank([one.steps for one in readings]).items():
+        if len(set(steps)) > 1:
+            each = ", ".join(f"{taken} on rank {rank}" for rank, taken in enumerate(steps))
+            found.append(f"steps of optimizer {name} since the last change of members are {each}")
     for name, trained in _by_rank([one.trainable for one in readings]).items():
         if len(set(trained)) > 1:
             ranks = [rank for rank, one in enumerate(trained) if one]
@@ -71,12 +78,54 @@ def interval_steps(cost_s: float, trained_s: float, step_s: float) -> int:
     return max(1, math.ceil(missing_s / step_s)) if step_s > 0.0 else 1
 
 
-def read_replica(model: nn.Module, optimizers: Sequence[Optimizer]) -> ReplicaReading:
-    """Return this rank's values. Waits for the device once."""
+class StepCount:
+    """Count of the steps that each optimizer has taken since `restart`."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._counts = [0] * len(optimizers)
+        for number, one in enumerate(optimizers):
+            one.register_step_post_hook(self._counter(number))
+
+    def restart(self) -> None:
+        """Forget the steps so far."""
+        self._counts[:] = [0] * len(self._counts)
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """The steps of each optimizer, by its number."""
+        return {str(number): steps for number, steps in enumerate(self._counts)}
+
+    def _counter(self, number: int) -> Callable[..., None]:
+        def count(*_: Any) -> None:
+            self._counts[number] += 1
+
+        return count
+
+
+def refuse_unmatched(model: nn.Module, local: Sequence[str]) -> None:
+    """Raise ValueError if a name or pattern in `local` matches no parameter or buffer of the model."""
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    for pattern in local:
+        if not any(_matches(name, [pattern]) for name in names):
+            raise ValueError(
+                f"prepare() got local={pattern!r}, which matches no parameter or buffer of the model; "
+                f"give a name such as {', '.join(names[:_NAMED])}, or a pattern with *"
+            )
+
+
+def read_replica(
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    steps: dict[str, int] | None = None,
+    local: Sequence[str] = (),
+) -> ReplicaReading:
+    """Return this rank's values, without tensors that match a pattern in `local`. Waits for the device once."""
     tensors: dict[str, torch.Tensor] = dict(model.named_parameters())
     for prefix, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             tensors |= {f"{prefix}.{name}": one for name, one in module.named_buffers(recurse=False)}
+    if local:
+        tensors = {name: one for name, one in tensors.items() if not _matches(name, local)}
     sums = [_sum(one) for one in tensors.values()]
     values = torch.stack(sums).tolist() if sums else []
     rates = {
@@ -85,15 +134,26 @@ def read_replica(model: nn.Module, optimizers: Sequence[Optimizer]) -> ReplicaRe
         for index, group in enumerate(one.param_groups)
         if "lr" in group
     }
-    trainable = {name: one.requires_grad for name, one in model.named_parameters()}
-    return ReplicaReading(dict(zip(tensors, values, strict=True)), rates, trainable)
+    trainable = {
+        name: one.requires_grad for name, one in model.named_parameters() if not _matches(name, local)
+    }
+    return ReplicaReading(dict(zip(tensors, values, strict=True)), rates, trainable, steps or {})
 
 
 class ReplicaGuard:
-    """The checks of this rank with its peers. Every rank calls `due` and `differing` at the same boundaries."""
+    """The checks of this rank with its peers. Every rank calls `due` and `differing` at the same boundaries.
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    `local`: names or patterns of the tensors that may differ.
+
+    Raises:
+        ValueError: a pattern matches no parameter or buffer.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], local: Sequence[str] = ()) -> None:
+        refuse_unmatched(model, local)
         self._model = model
+        self._local = tuple(local)
+        self._counted = StepCount(optimizers)
         self._optimizers = optimizers
         self._began_s = self._checked_s = time.perf_counter()
         self._cost_s = 0.0
@@ -103,6 +163,7 @@ class ReplicaGuard:
     def begin(self) -> None:
         """Check after the next step, the first of a generation."""
         self._began_s = self._checked_s = time.perf_counter()
+        self._counted.restart()
         self._cost_s, self._steps, self._checked_step, self._next_step = 0.0, 0, 0, 1
 
     def due(self) -> bool:
@@ -121,7 +182,7 @@ class ReplicaGuard:
         """
         began_s = time.perf_counter()
         step_s = (began_s - self._checked_s) / max(1, self._steps - self._checked_step)
-        mine = read_replica(self._model, self._optimizers)
+        mine = read_replica(self._model, self._optimizers, self._counted.steps, self._local)
         times_us = [round(one * 1e6) for one in (self._cost_s, began_s - self._began_s, step_s)]
         read_us = round((time.perf_counter() - began_s) * 1e6)
         gathered = peers.gather(mine.digest, int(stepped), read_us, *times_us)
@@ -136,6 +197,10 @@ class ReplicaGuard:
         packed = pickle.dumps(mine)
         every = [pickle.loads(peers.bytes_from(rank, packed)) for rank in range(peers.world_size)]  # noqa: S301  # from peers of the job
         return differences(every)[:_NAMED]
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _by_rank(values: Sequence[dict[str, Value]]) -> dict[str, list[Value | None]]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -74,3 +77,36 @@ def test_a_member_that_does_not_come_is_given_up(store: TCPStore) -> None:
 def test_a_mark_is_for_the_members_of_its_generation(store: TCPStore) -> None:
     leave_marker(order(f"127.0.0.1:{store.port}"), "handed over", "17.5", LONG, lambda: False)
     assert store.get("headway/2/handed over") == b"17.5"
+
+
+_UNEQUAL = """
+import sys
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from headway.train.collectives.gloo import Gloo
+from headway.train.membership.peers import Peers
+
+rank, limit = int(sys.argv[1]), timedelta(seconds=60)
+dist.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2, timeout=limit)
+peers = Peers(Gloo(), rank=rank, world_size=2, timeout=limit)
+assert peers.gather(*range(40)) == [list(range(40))] * 2
+try:
+    peers.gather(*range([1, 44][rank]))
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_ranks_that_exchange_unlike_counts_of_numbers_raise_an_error_and_do_not_abort(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", _UNEQUAL, str(rank), store], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert all("1 on rank 0, 44 on rank 1" in one for one in printed), printed

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from headway.train.state.guard import COST_SHARE, ReplicaReading, differences, interval_steps, read_replica
+from headway.train.state.guard import (
+    COST_SHARE,
+    ReplicaGuard,
+    ReplicaReading,
+    StepCount,
+    differences,
+    interval_steps,
+    read_replica,
+)
 
 
 def _model() -> nn.Module:
@@ -62,3 +70,52 @@ def test_interval_keeps_checks_within_their_share(cost_s: float, trained_s: floa
     assert steps >= 1
     assert cost_s <= COST_SHARE * (trained_s + steps * step_s) * (1 + 1e-9)
     assert steps == 1 or cost_s > COST_SHARE * (trained_s + (steps - 1) * step_s) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("local", [["1.bias"], ["*.bias"], ["0.*", "1.b*"]])
+def test_local_parameter_that_differs_is_not_compared(local: list[str]) -> None:
+    mine, theirs = _model(), _model()
+    theirs[1].bias = nn.Parameter(theirs[1].bias + 1.0, requires_grad=False)
+    assert len(differences([_read(mine), _read(theirs)])) == 2
+    every = [read_replica(one, [], {}, local) for one in (mine, theirs)]
+    assert differences(every) == []
+    assert every[0].digest == every[1].digest
+
+
+def test_parameter_beside_the_local_ones_that_differs_is_named() -> None:
+    mine, theirs = _model(), _model()
+    with torch.no_grad():
+        theirs[1].bias += 1.0
+        theirs[1].weight += 1.0
+    assert differences([read_replica(one, [], {}, ["*.bias"]) for one in (mine, theirs)]) == [
+        "1.weight differs on rank 1"
+    ]
+
+
+def test_local_buffer_of_sync_batch_norm_that_differs_is_not_compared() -> None:
+    mine, theirs = nn.Sequential(nn.SyncBatchNorm(3)), nn.Sequential(nn.SyncBatchNorm(3))
+    theirs[0].running_mean += 1.0  # type: ignore[operator]
+    assert differences([_read(mine), _read(theirs)]) == ["0.running_mean differs on rank 1"]
+    assert differences([read_replica(one, [], {}, ["*.running_mean"]) for one in (mine, theirs)]) == []
+
+
+def test_local_pattern_that_matches_nothing_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"local='bias', which matches no parameter"):
+        ReplicaGuard(_model(), [], ["bias"])
+
+
+def test_optimizer_that_stepped_more_often_on_one_rank_is_named() -> None:
+    readings = []
+    for steps in (1, 2):
+        model = _model()
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)]
+        count = StepCount(optimizers)
+        optimizers[0].step()
+        count.restart()
+        for _ in range(steps):
+            optimizers[1].step()
+        readings.append(read_replica(model, optimizers, count.steps))
+    assert readings[0].digest != readings[1].digest
+    assert differences(readings) == [
+        "steps of optimizer 1 since the last change of members are 1 on rank 0, 2 on rank 1"
+    ]
