@@ -14,9 +14,7 @@ import torch
 
 from headway.contract.manifest import CheckpointPart, Manifest, Name, complete
 from headway.storage.stores import Data, Folder, Storage, open_storage
-from headway.train.checkpoint import parts, sharded
-from headway.train.checkpoint.host_copy import HostCopy
-from headway.train.checkpoint.staging import split, tensors_of
+from headway.train.checkpoint import sharded
 from headway.train.checkpoint.store import Checkpoints, Failed, Fenced, Saved
 from headway.train.data.position import Position
 
@@ -122,52 +120,6 @@ def save_unreadable(storage: Storage, name: Name) -> None:
     sharded.write(storage, str(name), contents, seal=seal, group=None)
 
 
-def write_tensors(
-    storage: Storage, tree: bytes, tensors: dict[str, torch.Tensor], **options: Any
-) -> list[CheckpointPart]:
-    """Store these tensors with a tree, and return the parts."""
-    parts: list[CheckpointPart] = []
-    contents = sharded.Contents(tensors, HostCopy().take(tensors), {sharded.tree_name(0): tree})
-    sharded.write(storage, "folder", contents, seal=parts.extend, group=None, **options)
-    return parts
-
-
-@pytest.mark.parametrize("saved", ["once", "twice"])
-def test_tied_tensors_are_loaded_in_place_from_checkpoints_of_this_and_older_libraries(
-    storage: Storage, saved: str
-) -> None:
-    old, new = torch.ones(3), torch.zeros(3)
-    tree, tensors = split({"embedding": old, "head": old})
-    if saved == "twice":
-        tree, tensors = split({"embedding": old, "head": old.clone()})
-    parts = write_tensors(storage, tree, tensors)
-    into = tensors_of({"embedding": new, "head": new})
-    trees, loaded = sharded.read(storage, "folder", parts, into=into, group=None)
-    assert len(trees) == 1
-    assert len(loaded) == {"once": 1, "twice": 2}[saved]
-    assert new.tolist() == [1, 1, 1]
-
-
-def test_tensors_that_are_not_tied_any_more_do_not_fit(storage: Storage) -> None:
-    tied = torch.ones(3)
-    parts = write_tensors(storage, *split({"embedding": tied, "head": tied}))
-    into = tensors_of({"embedding": torch.ones(3), "head": torch.ones(3)})
-    with pytest.raises(LookupError, match="different tensors: head"):
-        sharded.read(storage, "folder", parts, into=into, group=None)
-
-
-def test_tied_weights_are_saved_once_and_restored_tied(storage: Storage, writer: Open) -> None:
-    checkpoints, tied = writer(storage, 1), torch.ones(50_000)
-    checkpoints.begin({"embedding": tied, "head": tied}, Position(1, 0), samples=1)
-    done = checkpoints.wait()
-    assert isinstance(done, Saved)
-    assert 200_000 < done.size_bytes < 250_000
-    found = checkpoints.read()
-    assert found is not None
-    assert found.state["head"] is found.state["embedding"]
-    assert torch.equal(found.state["head"], tied)
-
-
 def test_an_unreadable_one_is_passed_over_for_the_one_before(
     storage: Storage, writer: Open, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,34 +215,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     checkpoints.begin(live, Position(2, 0), samples=200)
     checkpoints.wait()
     assert value_of(checkpoints) == 2.0
-
-
-class Together(Folder):
-    """A folder that stores parts only two at a time."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.together = threading.Barrier(2, timeout=60)
-
-    def put(self, key: str, data: Data) -> None:
-        if key.endswith(".safetensors"):
-            self.together.wait()
-        super().put(key, data)
-
-    def get(self, key: str) -> bytearray:
-        if key.endswith(".safetensors"):
-            self.together.wait()
-        return super().get(key)
-
-
-def test_parts_are_written_and_read_at_once_when_training_waits(tmp_path: Path) -> None:
-    storage, urgent = Together(tmp_path), threading.Event()
-    urgent.set()
-    live = {str(number): torch.full((1000,), float(number)) for number in range(3)}
-    parts = write_tensors(storage, split(live)[0], live, urgent=urgent, part_bytes=4000)
-    assert len(parts) == len(live) + 1 + 1, "the tree has a part, and the index"
-    _, tensors = sharded.read(storage, "folder", parts, into=None, group=None)
-    assert all(torch.equal(tensors[name], tensor) for name, tensor in live.items())
 
 
 def test_a_wait_makes_the_save_in_progress_urgent(tmp_path: Path, writer: Open) -> None:
@@ -408,14 +332,13 @@ def test_a_state_that_cannot_be_kept_is_refused_at_the_begin(storage: Storage, w
     assert storage.keys() == []
 
 
-def test_a_part_is_a_file_that_others_can_read(tmp_path: Path) -> None:
-    taken = HostCopy().take({"a": torch.arange(3.0), "b": torch.tensor([True])})
-    pieces, ranges = parts.lay_out(list(taken.items()))
-    parts.put(Folder(tmp_path), "folder", "part", pieces)
-    data = (tmp_path / "folder" / "part").read_bytes()
-    head = int.from_bytes(data[:8], "little")
-    assert data[8 : 8 + head].strip() == (
-        b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},'
-        b'"b":{"dtype":"BOOL","shape":[1],"data_offsets":[12,13]}}'
-    )
-    assert [data[at : at + size] for at, size in ranges] == [torch.arange(3.0).numpy().tobytes(), b"\x01"]
+def test_tied_weights_are_saved_once_and_restored_tied(storage: Storage, writer: Open) -> None:
+    checkpoints, tied = writer(storage, 1), torch.ones(50_000)
+    checkpoints.begin({"embedding": tied, "head": tied}, Position(1, 0), samples=1)
+    done = checkpoints.wait()
+    assert isinstance(done, Saved)
+    assert 200_000 < done.size_bytes < 250_000
+    found = checkpoints.read()
+    assert found is not None
+    assert found.state["head"] is found.state["embedding"]
+    assert torch.equal(found.state["head"], tied)
