@@ -19,7 +19,6 @@ The exit code is 1 after a fault.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from itertools import count
@@ -87,9 +86,7 @@ def main() -> None:
             found["unreadable"] += len(verdict.unreadable)
             if not verdict.is_right:
                 faults.append(seed)
-                sys.stderr.write(
-                    f"{random_play(seed)}\n{verdict.unreadable}\n{verdict.detail[-_SHOWN:]}\n"
-                )
+                sys.stderr.write(f"{random_play(seed)}\n{verdict.unreadable}\n{verdict.detail[-_SHOWN:]}\n")
         guard = measure_guard(
             folder / "guard", QUICK_GUARD_STEPS if arguments.quick else arguments.guard_steps
         )

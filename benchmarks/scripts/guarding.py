@@ -12,11 +12,13 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 import headway
+from headway.train.state.audit import ReplicaAudit
 from headway.train.state.guard import ReplicaGuard
 
 WIDTH, BATCH = 512, 256
@@ -28,28 +30,26 @@ inputs = torch.randn(10 * BATCH, WIDTH)
 network = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
 model, optimizer = run.prepare(network, torch.optim.AdamW(network.parameters(), lr=1e-3))
 data = run.indices(len(inputs), global_batch=BATCH, seed=7)
-assert run._training is not None
-audit = run._training._audit
-at_boundary, differing = audit.at_boundary, ReplicaGuard.differing
+at_boundary, differing = ReplicaAudit.at_boundary, ReplicaGuard.differing
 spent_s, checks = 0.0, 0
 
 
-def timed(*arguments, **keywords):
+def timed(*arguments: Any, **keywords: Any) -> None:
     global spent_s
     began_s = time.perf_counter()
     at_boundary(*arguments, **keywords)
     spent_s += time.perf_counter() - began_s
 
 
-def counted(*arguments, **keywords):
+def counted(*arguments: Any, **keywords: Any) -> list[str]:
     global checks
     checks += 1
     return differing(*arguments, **keywords)
 
 
-audit.at_boundary, ReplicaGuard.differing = timed, counted
+ReplicaAudit.at_boundary, ReplicaGuard.differing = timed, counted
 began_s = 0.0
-for step in run.train_steps(steps):
+for _step in run.train_steps(steps):
     began_s = began_s or time.perf_counter()
     for indices in data:
         optimizer.zero_grad()

@@ -150,7 +150,11 @@ class Script:
         behaviour = self.behaviour
         if behaviour.frozen:
             self._set_trained(step)
-        if behaviour.groups == "later" and step >= behaviour.group_at and len(self.optimizer.param_groups) == 1:
+        if (
+            behaviour.groups == "later"
+            and step >= behaviour.group_at
+            and len(self.optimizer.param_groups) == 1
+        ):
             self.model.late.requires_grad_(requires_grad=True)
             self.optimizer.add_param_group({"params": list(self.model.late.parameters()), "lr": RATE / 3})
         if behaviour.rate in {"own", "numpy", "kept", "counter", "metric"}:
@@ -200,7 +204,9 @@ class Script:
         return found
 
 
-def train(run: Any, behaviour: Behaviour, in_body: Callable[[], None] = lambda: None) -> dict[str, torch.Tensor]:
+def train(
+    run: Any, behaviour: Behaviour, in_body: Callable[[], None] = lambda: None
+) -> dict[str, torch.Tensor]:
     """Train to the end, and return the final weights. `in_body` is called at the beginning of each step."""
     script = Script(run, behaviour)
     for step in run.train_steps(STEPS):
@@ -221,7 +227,9 @@ class LoneRun:
         return objects
 
     def indices(self, _population: int, **_sizes: object) -> Iterator[list[int]]:
-        self._batches = [draw(SAMPLES, range(start, start + BATCH), seed=SEED) for start in range(0, STEPS * BATCH, BATCH)]
+        self._batches = [
+            draw(SAMPLES, range(start, start + BATCH), seed=SEED) for start in range(0, STEPS * BATCH, BATCH)
+        ]
         return self._taken()
 
     def loader(self, _dataset: object, **_sizes: object) -> Iterator[list[int]]:

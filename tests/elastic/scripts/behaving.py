@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 from faults import Faults
-from tests.elastic.behaviours import Behaviour, train
 
 import headway
+from tests.elastic.behaviours import Behaviour, train
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--behaviour", type=json.loads, required=True)
