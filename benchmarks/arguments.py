@@ -39,12 +39,14 @@ _guard: Guard | None = None
 
 
 def names() -> list[str]:
-    """Return the names of all benchmarks: the modules whose text contains their command and `--json`."""
+    """Return the names of all benchmarks: the modules and packages whose text contains their command and `--json`."""
+    files = {file.stem: file for file in FOLDER.glob("[a-z]*.py")}
+    files |= {file.parent.name: file for file in FOLDER.glob("*/__main__.py")}
     found = []
-    for file in sorted(FOLDER.glob("[a-z]*.py")):
+    for name, file in sorted(files.items()):
         text = file.read_text(encoding="utf-8")
-        if f"-m benchmarks.{file.stem} " in text and "--json" in text:
-            found.append(file.stem)
+        if f"-m benchmarks.{name} " in text and "--json" in text:
+            found.append(name)
     return found
 
 

@@ -34,7 +34,7 @@ from headway.train.gradients.probe import NoiseProbe
 from headway.train.gradients.reduction import after_backward, data_parallel, send_buffers
 from headway.train.gradients.stages import PipelinePlace
 from headway.train.gradients.trainable import TrainableExchange, TrainableSet
-from headway.train.gradients.unused import NOTHING, UnusedParameters, refuse_misuse
+from headway.train.gradients.unused import NOTHING, UnusedParameters, refuse_misuse, weigh_added
 from headway.train.host.output import warn
 from headway.train.membership.meeting import PeersLost
 from headway.train.membership.peers import Peers
@@ -80,14 +80,13 @@ class Gradients:
         self._untold = False
         self._buffers: list[torch.Tensor] = []
         self._shards = False
-        self._samples = 0
-        self._done = 0
-        self._global_batch = 1
+        self._samples = self._done = 0
+        self._alone = False
+        self._global_batch = self._groups = 1
         self._weight = 1.0
         self._fresh = False
         self._peers: Peers | None = None
         self._exchange: TrainableExchange | None = None
-        self._groups = 1
         self._ddp: DistributedDataParallel | None = None
         self._hooks: list[Any] = []
         self._min_depth = min_depth
@@ -153,7 +152,7 @@ class Gradients:
         """Average without peers until `replicate`, and discard the present gradient."""
         self.model.set_forward(None)
         self._end_reduction()
-        self._peers = None
+        self._peers, self._alone = None, False
         self._unhook()
         self.drop()
 
@@ -183,13 +182,15 @@ class Gradients:
         else:
             if self.probe is not None and self._ddp is None and 2 * self._done >= global_batch > 0:
                 self.probe.halfway(self._parameters, self._samples / self._done, self._done)
-            if samples != self._samples and not self._shards:
-                self._scale(self._samples / samples)
+            if not self._shards:
+                # Without peers a gradient is weighted before it is added: some passes do not reach every parameter.
+                weight = samples / global_batch if last and self._alone else 1.0
+                self._scale(weight if samples == self._samples else weight * self._samples / samples)
         self._samples = samples
         self._done += samples
         self._weight = samples / global_batch if last else 1.0
         self.accumulating, self._untold = not last, last
-        if self._hooks:
+        if self._alone:
             self._follow_alone()
         if self._partial is not None:
             self._partial.begin(partial)
@@ -274,16 +275,16 @@ class Gradients:
         if self._shards:
             return
         self.model.set_forward(self._forward_alone)
+        self._alone = True
         self._follow_alone(anew=True)
 
     def _follow_alone(self, *, anew: bool = False) -> None:
         """Weight the gradients of the parameters that train now, without peers."""
         if self.trainable.follow() or anew:
             self._unhook()
-            self._hooks = [
-                parameter.register_post_accumulate_grad_hook(self._weigh)  # type: ignore[no-untyped-call]
-                for parameter in self._parameters
-            ]
+            for one in self._parameters:
+                self._hooks.append(weigh_added(one, lambda: self._weight))
+                self._hooks.append(one.register_post_accumulate_grad_hook(self._show))  # type: ignore[no-untyped-call]
 
     def _unhook(self) -> None:
         while self._hooks:
@@ -335,14 +336,11 @@ class Gradients:
         return self._unused.await_backward(output)
 
     def _scale(self, factor: float) -> None:
-        for parameter in self.trainable.all:
+        for parameter in self.trainable.all if factor != 1.0 else ():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
-    def _weigh(self, parameter: torch.Tensor) -> None:
-        """Weight an accumulated gradient of a parameter, without peers."""
-        if self._weight != 1.0 and parameter.grad is not None:
-            parameter.grad.mul_(self._weight)
+    def _show(self, parameter: torch.Tensor) -> None:
         if self.probe is not None:
             self.probe.accumulated(parameter, last=not self.accumulating)
 

@@ -8,7 +8,7 @@ single rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -70,6 +70,33 @@ class UnusedParameters:
 
 def _is_something(gradient: torch.Tensor) -> torch.Tensor:
     return ~((gradient == 0) & torch.signbit(gradient)).all()
+
+
+def weigh_added(parameter: nn.Parameter, weight: Callable[[], float]) -> Any:
+    """Weight each gradient before it is added to the parameter's, and return the hook.
+
+    A hook after the addition would miss parameters that the last pass of a batch does not reach. A hook of the parameter itself
+    would also change the results of `torch.autograd.grad`.
+    """
+
+    def weigh(gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...] | None:
+        by = weight()
+        # Not in place: the pass may use the gradient elsewhere.
+        return tuple(one if one is None else one * by for one in gradients) if by != 1.0 else None
+
+    node = torch.autograd.graph.get_gradient_edge(parameter).node
+    return _NodeHook(node, node.register_prehook(weigh))
+
+
+class _NodeHook:
+    """A hook, and the node of the graph that has it, which torch would otherwise drop after each pass."""
+
+    def __init__(self, node: Any, handle: Any) -> None:
+        self._node, self._handle = node, handle
+
+    def remove(self) -> None:
+        self._handle.remove()
+        self._node = None
 
 
 def refuse_misuse(error: Exception) -> None:

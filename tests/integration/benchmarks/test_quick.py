@@ -37,6 +37,7 @@ LONG_AS_ANOTHER = {
     "pages",
     "progress",
     "resize",
+    "scripts",
     "search",
     "sharded",
     "soak",
@@ -51,7 +52,8 @@ ROOT_ONLY = {"hosts"}
 
 
 def needs_data(name: str) -> bool:
-    text = (FOLDER / f"{name}.py").read_text()
+    module = FOLDER / f"{name}.py"
+    text = (module if module.exists() else FOLDER / name / "__main__.py").read_text(encoding="utf-8")
     return any(word in text for word in ("data_folder", "published_world", "world_of_stream"))
 
 

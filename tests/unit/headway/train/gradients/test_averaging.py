@@ -87,6 +87,28 @@ def test_gradients_are_complete_before_the_step_so_that_they_can_be_clipped() ->
     assert model.weight.grad.item() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("backward", ["once", "for each output"])
+@pytest.mark.parametrize("reached_in", [{0}, {1}, {0, 1, 2}])
+def test_parameter_that_some_micro_batches_do_not_reach_has_the_gradient_of_the_whole_batch(
+    backward: str, reached_in: set[int]
+) -> None:
+    used, branch = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    gradients = Gradients(nn.ModuleList([used, branch]), device=CPU)
+    for number, size in enumerate((2, 3, 1)):
+        gradients.begin(size, global_batch=6, first=number == 0, last=number == 2)
+        rows = torch.ones(size, 1)
+        losses = [used(rows).mean()]
+        if number in reached_in:
+            losses += [branch(rows).mean(), used(rows).mean()]
+        for one in [sum(losses)] if backward == "once" else losses:
+            one.backward()
+    assert used.weight.grad is not None
+    assert branch.weight.grad is not None
+    reached = sum((2, 3, 1)[number] for number in reached_in) / 6
+    assert branch.weight.grad.item() == pytest.approx(reached)
+    assert used.weight.grad.item() == pytest.approx(1 + reached)
+
+
 class Grown(nn.Module):
     """A layer whose body a script freezes, and that gets an adapter later."""
 

@@ -1,0 +1,20 @@
+"""Random scripts under random changes, losses, pauses and restarts: right weights, or a sentence that names the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.elastic.harness import Job
+from tests.elastic.plays import perform, random_play
+
+QUICK = (3, 4, 6)
+LONG = range(100, 160)
+
+
+@pytest.mark.parametrize("seed", [*QUICK, *(pytest.param(one, marks=pytest.mark.slow) for one in LONG)])
+def test_random_script_ends_with_right_weights_or_names_the_cause(job: Callable[..., Job], seed: int) -> None:
+    play = random_play(seed)
+    verdict = perform(play, job)
+    assert verdict.is_right, f"{play}\n{verdict.fault} {verdict.unreadable}\n{verdict.detail}"
