@@ -15,12 +15,13 @@ from pathlib import Path
 
 import torch
 
+from headway.contract.manifest import MANIFEST
 from headway.contract.orders import Order
 from headway.contract.runtime import ENV_CHECKPOINT_EVERY_S, EXIT_STOPPED, Ready, Switched
 from headway.storage.stores import Folder
 from headway.train.checkpoint.sharded import read
 from headway.train.checkpoint.stages import join_stages
-from headway.train.checkpoint.store import MANIFEST, Checkpoints
+from headway.train.checkpoint.store import Checkpoints
 from tests.elastic.behaviours import Behaviour, expected_weights
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
