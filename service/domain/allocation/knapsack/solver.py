@@ -18,6 +18,8 @@ from service.domain.shared.arrays import IntArray
 
 _PROVEN = 1e-9
 """Relative gap that counts as zero, due to rounding: capacities are kept to 1e-10."""
+_ROUNDING = 1e-12
+"""Difference of two objectives that counts as none, relative to the terms that they are sums of."""
 _CELLS = 16
 _SINGLE_JOBS = 64
 """Number of jobs up to which each has a cell of its own; few iterations then give exact prices."""
@@ -60,11 +62,13 @@ def solve(
     )
     choice, bound = _round(core, dual, _current(core, problem), gap=gap, effort=effort, expired=expired)
     chosen[core.job] = _earlier_first(core, choice, problem.current[core.job])
-    objective = core.idle + core.value(choice)
-    bound = core.idle + bound
+    value = core.value(choice)
+    objective, bound = core.idle + value, core.idle + bound
     at_prices = np.zeros(len(problem.rows))
     at_prices[core.row] = dual.prices / core.capacity
-    gap_left = (bound - objective) / max(abs(bound), 1e-12)
+    # The two terms of the objective may cancel; their difference is then known no better than they are.
+    is_rounding = bound - objective <= _ROUNDING * (abs(core.idle) + abs(value))
+    gap_left = 0.0 if is_rounding else (bound - objective) / max(abs(bound), 1e-12)
     status = "optimal" if gap_left <= _PROVEN else "within_gap" if gap_left <= gap else "limit"
     bound = objective if gap_left <= _PROVEN else bound
     return Solution(chosen=chosen, objective=objective, bound=bound, prices=at_prices, status=status)

@@ -54,6 +54,21 @@ def dual_value(given: Problem, prices: np.ndarray) -> float:
     return float(total)
 
 
+def test_gain_that_cancels_what_idle_jobs_cost_is_proven_optimal() -> None:
+    """The objective is 0, and the bound is one rounding above it."""
+    given = Problem(
+        utility=np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]),
+        idle=np.array([0.0, -1.910156, 0.0]),
+        rows=(
+            Row(name="0", capacity=1.25, demand=np.ones(3)),
+            Row(name="1", capacity=0.0, demand=np.zeros(3)),
+        ),
+        current=np.zeros(3, dtype=np.int64),
+    )
+    found = solve(given, gap=0.0)
+    assert (found.status, found.objective, found.bound) == ("optimal", 0.0, 0.0)
+
+
 @settings(max_examples=40)
 @given(small())
 def test_it_finds_the_best_choice_and_proves_it(given: Problem) -> None:
