@@ -200,6 +200,15 @@ class Replica:
         return self._models[0]
 
     @property
+    def other_models(self) -> dict[str, torch.nn.Module]:
+        """The modules beside the model, whose gradients nobody averages, by their numbers in `prepare`."""
+        return {
+            f"object {number}": one
+            for number, one in enumerate(self.objects)
+            if isinstance(one, torch.nn.Module) and one is not self.model
+        }
+
+    @property
     def loose(self) -> list[Stateful]:
         """The objects beside the model and the optimizers."""
         return [one for one in self.objects[1:] if not isinstance(one, Optimizer)]

@@ -33,7 +33,7 @@ class ReplicaAudit:
     def of(cls, replica: Replica, saver: Saver, *, wanted: bool, has_agent: bool) -> ReplicaAudit:
         """Return the audit of a replica's model; ranks with parts of a model have nothing to compare."""
         compares = wanted and not replica.is_sharded
-        guard = ReplicaGuard(replica.model, replica.optimizers) if compares else None
+        guard = ReplicaGuard(replica.model, replica.optimizers, replica.other_models) if compares else None
         return cls(guard, saver, has_agent=has_agent)
 
     def begin(self) -> None:

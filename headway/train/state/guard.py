@@ -1,7 +1,7 @@
 """Guard of a replicated model: ranks compare what must be equal, and name what differs.
 
-A check compares parameters, the buffers of SyncBatchNorm, learning rates and the trainable set. Other buffers may differ
-between steps, because each step starts with those of rank 0.
+A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set, and the parameters of further
+modules, for example of a moving average. Other buffers may differ between steps, because each step starts with those of rank 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pickle
 import struct
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -71,9 +71,13 @@ def interval_steps(cost_s: float, trained_s: float, step_s: float) -> int:
     return max(1, math.ceil(missing_s / step_s)) if step_s > 0.0 else 1
 
 
-def read_replica(model: nn.Module, optimizers: Sequence[Optimizer]) -> ReplicaReading:
-    """Return this rank's values. Waits for the device once."""
+def read_replica(
+    model: nn.Module, optimizers: Sequence[Optimizer], others: Mapping[str, nn.Module] | None = None
+) -> ReplicaReading:
+    """Return this rank's values, with those of `others`, which are modules by their names. Waits for the device once."""
     tensors: dict[str, torch.Tensor] = dict(model.named_parameters())
+    for prefix, other in (others or {}).items():
+        tensors |= {f"{prefix}, {name}": one for name, one in other.named_parameters()}
     for prefix, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             tensors |= {f"{prefix}.{name}": one for name, one in module.named_buffers(recurse=False)}
@@ -92,9 +96,12 @@ def read_replica(model: nn.Module, optimizers: Sequence[Optimizer]) -> ReplicaRe
 class ReplicaGuard:
     """The checks of this rank with its peers. Every rank calls `due` and `differing` at the same boundaries."""
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    def __init__(
+        self, model: nn.Module, optimizers: Sequence[Optimizer], others: Mapping[str, nn.Module]
+    ) -> None:
         self._model = model
         self._optimizers = optimizers
+        self._others = others
         self._began_s = self._checked_s = time.perf_counter()
         self._cost_s = 0.0
         self._steps = self._checked_step = 0
@@ -121,7 +128,7 @@ class ReplicaGuard:
         """
         began_s = time.perf_counter()
         step_s = (began_s - self._checked_s) / max(1, self._steps - self._checked_step)
-        mine = read_replica(self._model, self._optimizers)
+        mine = read_replica(self._model, self._optimizers, self._others)
         times_us = [round(one * 1e6) for one in (self._cost_s, began_s - self._began_s, step_s)]
         read_us = round((time.perf_counter() - began_s) * 1e6)
         gathered = peers.gather(mine.digest, int(stepped), read_us, *times_us)
