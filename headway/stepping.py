@@ -43,6 +43,7 @@ class Stepper:
         stepper = cls(Path(control) if control and known else None, int(generation) if known else 0)
         if known:
             atexit.register(stepper.flush)
+            os.register_at_fork(after_in_child=stepper.forget)
         return stepper
 
     def step(self, step: int, total: int | None, metrics: dict[str, SupportsFloat]) -> None:
@@ -53,6 +54,10 @@ class Stepper:
         self._waiting = (now_s, step, total, metrics)
         if now_s - self._reported_s >= EVERY_S or now_s < self._reported_s or step == total:
             self.flush()
+
+    def forget(self) -> None:
+        """Drop the pending step: a forked child leaves it to its parent."""
+        self._waiting = None
 
     def flush(self) -> None:
         """Report the pending step, without values that are not numbers."""

@@ -22,6 +22,10 @@ from tests.elastic.live import Live
 NOISE = f"headway: {REPLICAS_DIFFER}1.bias differs on rank 1\n"
 RATE = f"headway: {REPLICAS_DIFFER}learning rate 0.0 is 0.1 on rank 0, 0.05 on rank 1; "
 
+AVERAGE = (
+    f"headway: {REPLICAS_DIFFER}object 2, 0.weight differs on rank 1; object 2, 0.bias differs on rank 1; "
+)
+
 
 @pytest.fixture
 def apart(job: Callable[..., Job]) -> Callable[..., Job]:
@@ -53,6 +57,12 @@ def test_rates_set_by_rank_are_named_with_both_values(apart: Callable[..., Job])
     ended = apart("--apart", "rate", "--from-step", 5).run(2)
     assert codes(ended) == [EXIT_RETRY] * 2, ended.output()
     assert all(RATE in log for log in logs(ended)), ended.output()
+
+
+def test_moving_average_kept_by_rank_0_alone_is_named(apart: Callable[..., Job]) -> None:
+    ended = apart("--apart", "average", "--from-step", 5).run(2)
+    assert codes(ended) == [EXIT_RETRY] * 2, ended.output()
+    assert all(AVERAGE in log for log in logs(ended)), ended.output()
 
 
 def test_stopped_job_goes_on_from_its_last_equal_checkpoint(apart: Callable[..., Job]) -> None:

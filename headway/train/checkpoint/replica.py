@@ -38,6 +38,7 @@ def kind_of(one: Stateful) -> str:
     return str(getattr(one, "wrapped_kind", type(one).__qualname__))
 
 
+_REVERT = "give it the same data and `headway resume` the job"
 _INSTEAD = "or submit another job: it starts anew, or with `headway submit FILE --from JOB@CHECKPOINT` from a checkpoint that fits"
 """Remedy for a checkpoint that does not fit the script."""
 
@@ -163,7 +164,12 @@ class Place:
             raise ValueError(
                 f"the checkpoint is {self.position.samples} samples into an epoch of {self.dataset_samples} "
                 f"samples with seed {self.seed}, but the loader has {dataset_samples} samples and seed {seed}; "
-                f"give it the same data and `headway resume` the job, {_INSTEAD}"
+                f"{_REVERT}, {_INSTEAD}"
+            )
+        if self.position.epoch > 0 and not same:
+            warn(
+                f"the data have changed: epochs before {self.position.epoch} had {self.dataset_samples} samples with seed "
+                f"{self.seed}, the next have {dataset_samples} with seed {seed}; if that is not meant, {_REVERT}"
             )
         return replace(self, dataset_samples=dataset_samples, seed=seed)
 
@@ -198,6 +204,15 @@ class Replica:
     def model(self) -> torch.nn.Module:
         """The model whose gradients are averaged."""
         return self._models[0]
+
+    @property
+    def other_models(self) -> dict[str, torch.nn.Module]:
+        """The modules beside the model, whose gradients nobody averages, by their numbers in `prepare`."""
+        return {
+            f"object {number}": one
+            for number, one in enumerate(self.objects)
+            if isinstance(one, torch.nn.Module) and one is not self.model
+        }
 
     @property
     def loose(self) -> list[Stateful]:

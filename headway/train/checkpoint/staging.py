@@ -141,7 +141,8 @@ def _plain(value: Any, path: str) -> Any:
     """
     if type(value) in _READABLE:
         return value
-    if isinstance(value, np.generic) and type(number := value.item()) in _READABLE:
+    is_number = isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64)
+    if is_number and type(number := value.item()) in _READABLE:  # the number in a time lacks its unit
         return number
     buffer = io.BytesIO()
     try:

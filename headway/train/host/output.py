@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import io
+import os
 import sys
 from contextlib import ExitStack, suppress
 from typing import Final
@@ -45,5 +46,9 @@ def _has_buffer(kind: type) -> bool:
 
 
 exit_actions = ExitStack()
-"""Actions at the end of this process, at exit or in `leave`. Each runs once, and the last one added runs first."""
+"""Actions at the end of this process, at exit or in `leave`. Each runs once, and the last one added runs first.
+
+A forked child has none of them: they would send its parent's reports again, and wait for threads that it does not have.
+"""
 atexit.register(exit_actions.close)
+os.register_at_fork(after_in_child=exit_actions.pop_all)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import atexit
 import itertools
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -144,6 +146,7 @@ class Peers:
         peers._connections = connections() - before if observed else before
         if alone:
             atexit.register(peers.leave)
+            os.register_at_fork(after_in_child=partial(atexit.unregister, peers.leave))
         return peers
 
     @classmethod

@@ -41,7 +41,11 @@ class ReplicaAudit:
             ValueError: a pattern matches no tensor.
         """
         compares = wanted and not replica.is_sharded
-        guard = ReplicaGuard(replica.model, replica.optimizers, local) if compares else None
+        guard = (
+            ReplicaGuard(replica.model, replica.optimizers, others=replica.other_models, local=local)
+            if compares
+            else None
+        )
         return cls(guard, saver, has_agent=has_agent)
 
     def begin(self) -> None:

@@ -1,7 +1,8 @@
 """Guard of a replicated model: ranks compare what must be equal, and name what differs.
 
-A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set and the steps of each optimizer.
-Other buffers may differ between steps, because each step starts with those of rank 0. A script may name tensors as local.
+A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set, the steps of each optimizer, and
+the parameters of further modules, for example of a moving average. Other buffers may differ between steps, because each step
+starts with those of rank 0. A script may name tensors as local.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pickle
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -102,9 +103,10 @@ class StepCount:
         return count
 
 
-def refuse_unmatched(model: nn.Module, local: Sequence[str]) -> None:
-    """Raise ValueError if a name or pattern in `local` matches no parameter or buffer of the model."""
+def refuse_unmatched(model: nn.Module, others: Mapping[str, nn.Module], local: Sequence[str]) -> None:
+    """Raise ValueError if a name or pattern in `local` matches no parameter or buffer of the model, or parameter of the others."""
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    names += _parameters_of(others)
     for pattern in local:
         if not any(_matches(name, [pattern]) for name in names):
             raise ValueError(
@@ -113,14 +115,25 @@ def refuse_unmatched(model: nn.Module, local: Sequence[str]) -> None:
             )
 
 
+def _parameters_of(others: Mapping[str, nn.Module]) -> dict[str, torch.Tensor]:
+    return {
+        f"{prefix}, {name}": one for prefix, other in others.items() for name, one in other.named_parameters()
+    }
+
+
 def read_replica(
     model: nn.Module,
     optimizers: Sequence[Optimizer],
-    steps: dict[str, int] | None = None,
+    *,
+    others: Mapping[str, nn.Module] | None = None,
+    steps: Mapping[str, int] | None = None,
     local: Sequence[str] = (),
 ) -> ReplicaReading:
-    """Return this rank's values, without tensors that match a pattern in `local`. Waits for the device once."""
-    tensors: dict[str, torch.Tensor] = dict(model.named_parameters())
+    """Return this rank's values, with those of `others`, which are modules by their names.
+
+    Tensors that match a pattern in `local` are left out. Waits for the device once.
+    """
+    tensors: dict[str, torch.Tensor] = dict(model.named_parameters()) | _parameters_of(others or {})
     for prefix, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             tensors |= {f"{prefix}.{name}": one for name, one in module.named_buffers(recurse=False)}
@@ -137,24 +150,32 @@ def read_replica(
     trainable = {
         name: one.requires_grad for name, one in model.named_parameters() if not _matches(name, local)
     }
-    return ReplicaReading(dict(zip(tensors, values, strict=True)), rates, trainable, steps or {})
+    return ReplicaReading(dict(zip(tensors, values, strict=True)), rates, trainable, dict(steps or {}))
 
 
 class ReplicaGuard:
     """The checks of this rank with its peers. Every rank calls `due` and `differing` at the same boundaries.
 
-    `local`: names or patterns of the tensors that may differ.
+    `others` are further modules by their names, `local` names or patterns of the tensors that may differ.
 
     Raises:
-        ValueError: a pattern matches no parameter or buffer.
+        ValueError: a pattern matches no tensor.
     """
 
-    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer], local: Sequence[str] = ()) -> None:
-        refuse_unmatched(model, local)
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        *,
+        others: Mapping[str, nn.Module],
+        local: Sequence[str] = (),
+    ) -> None:
+        refuse_unmatched(model, others, local)
         self._model = model
         self._local = tuple(local)
         self._counted = StepCount(optimizers)
         self._optimizers = optimizers
+        self._others = others
         self._began_s = self._checked_s = time.perf_counter()
         self._cost_s = 0.0
         self._steps = self._checked_step = 0
@@ -182,7 +203,13 @@ class ReplicaGuard:
         """
         began_s = time.perf_counter()
         step_s = (began_s - self._checked_s) / max(1, self._steps - self._checked_step)
-        mine = read_replica(self._model, self._optimizers, self._counted.steps, self._local)
+        mine = read_replica(
+            self._model,
+            self._optimizers,
+            others=self._others,
+            steps=self._counted.steps,
+            local=self._local,
+        )
         times_us = [round(one * 1e6) for one in (self._cost_s, began_s - self._began_s, step_s)]
         read_us = round((time.perf_counter() - began_s) * 1e6)
         gathered = peers.gather(mine.digest, int(stepped), read_us, *times_us)

@@ -1,8 +1,9 @@
-"""A model of two layers whose ranks come apart while several train it: by noise in one bias, or by their learning rates."""
+"""A model of two layers whose ranks come apart: by noise in one bias, their learning rates, or a moving average on rank 0 alone."""
 
 from __future__ import annotations
 
 import argparse
+import copy
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import TensorDataset
 import headway
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--apart", choices=["noise", "rate"])
+parser.add_argument("--apart", choices=["noise", "rate", "average"])
 parser.add_argument("--from-step", type=int, default=0, help="first step that sets the ranks apart")
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--local", nargs="*", default=[], help="tensors that may differ")
@@ -23,7 +24,9 @@ run = headway.init(timeout_s=30)
 torch.manual_seed(3)
 inputs = torch.randn(40, 4)
 model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 1))
-wrapped, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), local=options.local)
+average = copy.deepcopy(model).requires_grad_(False)
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+wrapped, optimizer, _ = run.prepare(model, sgd, average, local=options.local)
 data = run.loader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), global_batch=8, seed=7)
 faults = Faults(run)
 for step in run.train_steps(options.steps):
@@ -37,4 +40,7 @@ for step in run.train_steps(options.steps):
             model[1].bias.add_(1e-3 * run.rank)
     if step >= options.from_step and options.apart == "rate":
         optimizer.param_groups[0]["lr"] = 0.1 / (1 + run.rank)
+    if options.apart == "average" and (run.is_main or step < options.from_step):
+        for mine, its in zip(average.parameters(), model.parameters(), strict=True):
+            mine.lerp_(its.detach(), 0.1)
 torch.save(model.state_dict(), options.result / f"{run.rank}-of-{run.world_size}.pt")

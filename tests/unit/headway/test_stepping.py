@@ -82,3 +82,21 @@ def test_only_rank_0_tells_and_the_last_step_is_told_at_the_end(
     env = {"HEADWAY_CONTROL": str(tmp_path), "HEADWAY_GENERATION": "2", "RANK": rank}
     subprocess.run([sys.executable, "-c", script], env=env, check=True)
     assert steps(tmp_path)[-1:] == told
+
+
+FORKS = """
+import os, sys
+import headway
+headway.progress(1)
+headway.progress(2)
+if (child := os.fork()) == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_step_pending_at_a_fork_is_reported_once(tmp_path: Path) -> None:
+    env = {"HEADWAY_CONTROL": str(tmp_path), "HEADWAY_GENERATION": "1"}
+    subprocess.run([sys.executable, "-c", FORKS], check=True, env=env)
+    (messages,) = tmp_path.iterdir()
+    assert len(messages.read_text(encoding="utf-8").splitlines()) == 2

@@ -125,3 +125,20 @@ def test_random_numbers_go_on_where_they_were() -> None:
     assert draw() != expected
     set_random_state(state)
     assert draw() == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "samples", "said"),
+    [
+        (Place(Position(2, 0), dataset_samples=100, seed=4), 108, "the data have changed"),
+        (Place(Position(2, 0), dataset_samples=100, seed=4), 100, ""),
+        (Place(dataset_samples=100, seed=4), 108, ""),
+    ],
+    ids=["longer", "equal", "first epoch"],
+)
+def test_data_that_changed_between_epochs_are_named(
+    place: Place, samples: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert place.with_data(samples, 4).dataset_samples == samples
+    stderr = capsys.readouterr().err
+    assert (said in stderr) if said else not stderr

@@ -80,7 +80,16 @@ def test_a_scalar_of_numpy_is_joined_as_an_equal_number_of_python(scalar: np.gen
 
 
 @pytest.mark.parametrize(
-    "value", [np.ones(2), np.longdouble(1), nn.Linear, nn.Linear(1, 1), lambda: 0, {1: np.datetime64("2020")}]
+    "value",
+    [
+        np.ones(2),
+        np.longdouble(1),
+        nn.Linear,
+        nn.Linear(1, 1),
+        lambda: 0,
+        {1: np.datetime64("2020")},
+        np.timedelta64(3, "ns"),
+    ],
 )
 def test_a_value_that_only_code_could_read_back_is_refused_by_its_path_when_it_is_split(
     value: object,

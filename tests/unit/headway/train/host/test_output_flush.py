@@ -47,3 +47,19 @@ def test_writer_that_fails_keeps_no_other_file_from_being_written(tmp_path: Path
         flush()
         assert (tmp_path / "log.txt").read_text() == "line"
     del broken
+
+
+FORKS = """
+import os, sys
+from headway.train.host.output import exit_actions
+exit_actions.callback(lambda: print("closed by", "parent" if os.getpid() == parent else "child", flush=True))
+parent = os.getpid()
+if (child := os.fork()) == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_forked_child_that_exits_leaves_the_exit_actions_to_its_parent() -> None:
+    ended = subprocess.run([sys.executable, "-c", FORKS], check=True, capture_output=True, text=True)
+    assert ended.stdout.splitlines() == ["closed by parent"]

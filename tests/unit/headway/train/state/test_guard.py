@@ -77,7 +77,7 @@ def test_local_parameter_that_differs_is_not_compared(local: list[str]) -> None:
     mine, theirs = _model(), _model()
     theirs[1].bias = nn.Parameter(theirs[1].bias + 1.0, requires_grad=False)
     assert len(differences([_read(mine), _read(theirs)])) == 2
-    every = [read_replica(one, [], {}, local) for one in (mine, theirs)]
+    every = [read_replica(one, [], local=local) for one in (mine, theirs)]
     assert differences(every) == []
     assert every[0].digest == every[1].digest
 
@@ -87,7 +87,7 @@ def test_parameter_beside_the_local_ones_that_differs_is_named() -> None:
     with torch.no_grad():
         theirs[1].bias += 1.0
         theirs[1].weight += 1.0
-    assert differences([read_replica(one, [], {}, ["*.bias"]) for one in (mine, theirs)]) == [
+    assert differences([read_replica(one, [], local=["*.bias"]) for one in (mine, theirs)]) == [
         "1.weight differs on rank 1"
     ]
 
@@ -96,12 +96,26 @@ def test_local_buffer_of_sync_batch_norm_that_differs_is_not_compared() -> None:
     mine, theirs = nn.Sequential(nn.SyncBatchNorm(3)), nn.Sequential(nn.SyncBatchNorm(3))
     theirs[0].running_mean += 1.0  # type: ignore[operator]
     assert differences([_read(mine), _read(theirs)]) == ["0.running_mean differs on rank 1"]
-    assert differences([read_replica(one, [], {}, ["*.running_mean"]) for one in (mine, theirs)]) == []
+    assert differences([read_replica(one, [], local=["*.running_mean"]) for one in (mine, theirs)]) == []
+
+
+def test_local_parameter_of_a_further_module_that_differs_is_not_compared() -> None:
+    readings = []
+    for value in (0.0, 1.0):
+        average = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(average.weight, value)
+        others = {"object 2": average}
+        readings.append(
+            [read_replica(_model(), [], others=others, local=local) for local in ([], ["object 2, *"])]
+        )
+    (all_first, first), (all_second, second) = readings
+    assert differences([all_first, all_second]) == ["object 2, weight differs on rank 1"]
+    assert differences([first, second]) == []
 
 
 def test_local_pattern_that_matches_nothing_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"local='bias', which matches no parameter"):
-        ReplicaGuard(_model(), [], ["bias"])
+        ReplicaGuard(_model(), [], others={}, local=["bias"])
 
 
 def test_optimizer_that_stepped_more_often_on_one_rank_is_named() -> None:
@@ -114,7 +128,7 @@ def test_optimizer_that_stepped_more_often_on_one_rank_is_named() -> None:
         count.restart()
         for _ in range(steps):
             optimizers[1].step()
-        readings.append(read_replica(model, optimizers, count.steps))
+        readings.append(read_replica(model, optimizers, steps=count.steps))
     assert readings[0].digest != readings[1].digest
     assert differences(readings) == [
         "steps of optimizer 1 since the last change of members are 1 on rank 0, 2 on rank 1"

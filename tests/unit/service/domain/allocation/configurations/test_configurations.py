@@ -174,8 +174,8 @@ def test_columns_are_distinct_consistent_and_found_again(snapshot: Snapshot) -> 
     assert [columns.places[key] for key in keys] == list(range(len(keys)))
     assert (configurations.slots == columns.parts.sum(axis=1)).all()
     assert (configurations.slots > 0).all()
-    assert (columns.private <= columns.parts).all()
-    assert (columns.demand == columns.parts - columns.private).all()
+    # A job that holds two private slots may shrink to one of them, which asks for no other.
+    assert (columns.demand == np.maximum(columns.parts - columns.private, 0)).all()
     assert (configurations.nodes >= 1).all()
     assert (configurations.nodes <= configurations.slots).all()
     for column, kind in enumerate(configurations.kind.tolist()):
