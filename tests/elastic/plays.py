@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -105,8 +106,10 @@ def random_behaviour(rng: random.Random) -> Behaviour:
         extra=rng.choice(["none", "ema", "numpy", "count"]),
         clip=rng.random() < 0.3,
     )
-    refusable = {
-        "later": {"groups": "later", "group_at": rng.randint(1, 14)},
+    without_schedule = "own" if behaviour.rate == "lambda" else behaviour.rate
+    refusable: dict[str, dict[str, Any]] = {
+        # Torch's schedule of one group raises an error once there are two.
+        "later": {"groups": "later", "group_at": rng.randint(1, 14), "rate": without_schedule},
         "accumulates": {"pace": "accumulates", "max_local": None},
         "metric": {"rate": "metric", "max_local": None},
         "counter": {"rate": "counter"},
