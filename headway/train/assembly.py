@@ -12,13 +12,13 @@ from headway.storage.stores import open_storage
 from headway.train.checkpoint.replica import Replica, Stateful
 from headway.train.checkpoint.saving import Saver
 from headway.train.checkpoint.store import Checkpoints, Schedule
+from headway.train.data.reported_values import ReportedValues
 from headway.train.gradients.averaging import Gradients
 from headway.train.host.environment import Environment
 from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
 from headway.train.membership.standstill import StandstillWatch
 from headway.train.membership.team import Team
-from headway.train.reported_values import ReportedValues
 from headway.train.sharding.template import Parallelize
 from headway.train.state.audit import ReplicaAudit
 from headway.train.state.sync import StateSync

@@ -13,9 +13,7 @@ from headway.train.data.position import Step, order
 from headway.train.data.stream_position import Read, StreamPosition, numbered
 from headway.train.membership.peers import Peers
 from headway.train.shard_reader import OpenShardBy, ShardReader
-
-USUAL_COUNTS = "samples of the data"
-"""Name of the number by which ranks compare data that are not shards."""
+from headway.train.state.likeness import USUAL_COUNTS
 
 
 class Reading:

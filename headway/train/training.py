@@ -16,6 +16,7 @@ from headway.train.data.boundary import Agreement, Boundary, BoundaryRequest, St
 from headway.train.data.goal import TrainingGoal
 from headway.train.data.ledger import Ledger, LedgerOf
 from headway.train.data.position import Split, Step
+from headway.train.data.reported_values import ReportedValues
 from headway.train.departure import Departure
 from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.probe import NoiseProbe
@@ -24,7 +25,6 @@ from headway.train.membership.meeting import PeersLost, Superseded
 from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
 from headway.train.progress import StepProgress
-from headway.train.reported_values import ReportedValues
 from headway.train.reporting import Reporter
 from headway.train.state.audit import ReplicaAudit
 from headway.train.state.sync import StateSync, leave_for_retry

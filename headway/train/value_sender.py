@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from headway.contract.runtime import Metrics
+from headway.train.data.reported_values import ReportedValues
 from headway.train.host.environment import Environment
 from headway.train.host.output import exit_actions, show, warn
 from headway.train.membership.control import Mailbox
-from headway.train.reported_values import ReportedValues
 from headway.train.trackers import TrackedReport, senders
 
 

@@ -32,7 +32,7 @@ class WorkProgress(BaseModel):
     epoch: int | None = None
     samples: int = 0
     unit: str = "samples"
-    """What `samples` and all other work of the job count: one of `UNITS`."""
+    """Unit of `samples` and of all other work of the job: one of `UNITS`."""
     total_samples: int | None = None
     progress: float | None = None
     """Training progress in reference samples, those of steps of the job's own batch; None: it equals `samples`."""

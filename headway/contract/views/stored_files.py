@@ -1,4 +1,4 @@
-"""What a job keeps in storage, as the API shows it: checkpoints, and files of the output folder."""
+"""Views of what a job keeps in storage: checkpoints, and files of the output folder."""
 
 from __future__ import annotations
 

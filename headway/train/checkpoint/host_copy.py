@@ -36,7 +36,7 @@ class HostTensor:
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensor."""
+        """Size of the tensor in bytes, without gaps between its pieces."""
         return sum(len(piece) for piece in self.pieces)
 
     def views(self) -> list[memoryview]:
@@ -54,7 +54,7 @@ class HostCopy:
 
     @property
     def allocated_bytes(self) -> int:
-        """Size of all buffers."""
+        """Size of all buffers in bytes, in use or not."""
         return self._pageable.allocated_bytes + self._pinned.allocated_bytes
 
     def reserve(self, tensors: Mapping[str, torch.Tensor]) -> None:

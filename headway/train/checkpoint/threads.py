@@ -77,7 +77,7 @@ class _Work(Generic[_Item, _Result]):
             self.stop()
 
     def stop(self) -> None:
-        """Begin no further item."""
+        """Begin no further item; those that were begun end."""
         self._left.clear()
 
     def results(self) -> list[_Result]:

@@ -9,7 +9,7 @@ import torch
 
 @runtime_checkable
 class Device(Protocol):
-    """What runs operations after the calls of torch have returned.
+    """A device, which runs operations after the calls of torch have returned.
 
     A `CollectiveBackend` that works on a device which torch does not know as an accelerator has these methods as well.
     """

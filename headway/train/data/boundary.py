@@ -10,9 +10,9 @@ from operator import attrgetter
 
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
+from headway.train.data.reported_values import ReportedValues
 from headway.train.gradients.trainable import refuse_unequal_sets
 from headway.train.membership.peers import NoPeers, Peers, Pending
-from headway.train.reported_values import ReportedValues
 
 ACCUMULATE = "use max_local_batch (batch.max_local) to accumulate"
 

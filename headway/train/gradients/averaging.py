@@ -250,7 +250,7 @@ class Gradients:
 
     @property
     def _parameters(self) -> list[nn.Parameter]:
-        """Parameters that train."""
+        """Parameters that train now, as found last."""
         return self.trainable.parameters
 
     @property

@@ -31,7 +31,7 @@ class UnusedParameters:
         ]
 
     def close(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks from all parameters."""
         self._left.clear()
         while self._hooks:
             self._hooks.pop().remove()

@@ -1,4 +1,4 @@
-"""What ranks must have in common before one takes the state of another, and the differences by name.
+"""Comparison of what ranks must have in common before one takes the state of another, with the differences by name.
 
 A description maps the name of each such thing to its value as text.
 """
@@ -18,6 +18,8 @@ from headway.train.membership.peers import Peers
 
 Description = Mapping[str, str]
 
+USUAL_COUNTS = "samples of the data"
+"""Name of the number by which ranks compare data that are not shards."""
 _NAMED = 3
 """Number of differences that a message names."""
 

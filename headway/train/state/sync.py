@@ -21,6 +21,7 @@ from headway.train.membership.meeting import PeersLost, Superseded
 from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
 from headway.train.state.likeness import (
+    USUAL_COUNTS,
     Description,
     MemberDiffers,
     compare,
@@ -31,7 +32,6 @@ from headway.train.state.likeness import (
 )
 from headway.train.state.sharded import ShardedState, ShardMismatch, ShardsLost
 from headway.train.state.transfer import signature, transfer_state
-from headway.train.streaming import USUAL_COUNTS
 
 STATE_SAVED = "handed over"
 """Name of the marker that leaving ranks set when none of them stays and the state is in storage.
@@ -39,7 +39,7 @@ STATE_SAVED = "handed over"
 Its value is the time at which training paused.
 """
 _NO_CHECKPOINT = -1
-"""What ranks tell each other instead of a generation; 0 is that of a checkpoint of another job."""
+"""Number that ranks exchange in place of a generation; 0 is that of a checkpoint of another job."""
 _COUNTED = ("excess", "extra_steps", "steps_before", "stream")
 """Parts of the progress in which ranks at one position may differ."""
 

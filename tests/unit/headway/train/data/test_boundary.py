@@ -16,8 +16,8 @@ from headway.train.collectives.gloo import Gloo
 from headway.train.data.boundary import Agreement, Boundary, BoundaryRequest, Statement
 from headway.train.data.ledger import MODULUS, Ledger
 from headway.train.data.position import Position
+from headway.train.data.reported_values import ReportedValues
 from headway.train.membership.peers import Peers
-from headway.train.reported_values import ReportedValues
 
 reals = st.floats() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, -1.7e308])
 statements = st.builds(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.train.reported_values import MOST_WAITING, SLOTS, ReportedValues
+from headway.train.data.reported_values import MOST_WAITING, SLOTS, ReportedValues
 from headway.train.trackers.sender import TrackedReport
 
 reports = st.lists(st.dictionaries(st.sampled_from("abcdef"), st.floats(), max_size=5), max_size=8)
