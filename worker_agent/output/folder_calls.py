@@ -21,6 +21,7 @@ from worker_agent.output.child import ChildReply
 from worker_agent.output.places import bundle_of, root_and_inner
 from worker_agent.output.values import Index, Outcome, Request
 from worker_agent.runs import orders
+from worker_agent.runs.reconcile import failed
 
 _log = structlog.get_logger()
 
@@ -79,12 +80,26 @@ class FolderCalls:
             OutputNotMoved, OSError, ValueError: it could not be done.
         """
         version = _version(runs, _lineage(run.folder.job, runs))
+        if handed_over is None and _never_used(run):
+            if last and run.command.live and version[1] == 0 and _has_lost_ranks(runs):
+                self._tell_successors(runs, run, version)
+            return None
         mark = handed_over
         if mark is None and last and run.command.live and version[1] == 0:
             mark = version[0]
-        if mark is None and _never_used(run):
-            return None
         return self._call(runs, run, "save", version, last=last or mark is not None, mark=mark)
+
+    def _tell_successors(self, runs: Sequence[OutputRun], run: OutputRun, version: Version) -> None:
+        """Leave the mark that this node has no files, for ranks elsewhere that go on without its ranks.
+
+        A failure is only logged: they wait a moment for the mark, and lose nothing.
+        """
+        try:
+            self._call(runs, run, "save", version, last=True, mark=version[0])
+        except (OutputNotMoved, OSError, ValueError) as error:
+            _log.warning(
+                "the end of an unused output folder is not marked", run=run.folder.name, error=str(error)
+            )
 
     def take(
         self, runs: Sequence[OutputRun], run: OutputRun, generation: int, part: OutputHandover, wait_s: float
@@ -164,6 +179,12 @@ def _index_of(job: JobFolder) -> Index | None:
     except (ValidationError, ValueError) as error:
         _log.error("the index of an output folder cannot be parsed", folder=str(job.path), error=str(error))
         return None
+
+
+def _has_lost_ranks(runs: Sequence[OutputRun]) -> bool:
+    """Return True if a rank of these runs ended by a signal or an error, so that others may go on without it."""
+    ends = [read_json(run.folder.exit(slot.rank)) for run in runs for slot in run.command.ranks]
+    return any(failed(end.get("exit_code"), completed=False) for end in ends if end is not None)
 
 
 def _never_used(run: OutputRun) -> bool:
