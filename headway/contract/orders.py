@@ -112,10 +112,10 @@ def generation_from_json(text: str) -> int:
     Raises:
         ValueError: the text holds none.
     """
-    fields = json.loads(text)
-    if not isinstance(fields, dict) or not isinstance(fields.get("generation"), int):
+    generation = _only_field(text, "generation")
+    if not isinstance(generation, int):
         raise ValueError(f"not a generation: {text[:80]!r}")  # noqa: TRY004  # the text is wrong, not its type
-    return int(fields["generation"])
+    return generation
 
 
 def stop_to_json(grace_s: float) -> str:
@@ -129,11 +129,16 @@ def grace_from_json(text: str) -> float:
     Raises:
         ValueError: the text holds none.
     """
-    fields = json.loads(text)
-    grace_s = fields.get("grace_s") if isinstance(fields, dict) else None
+    grace_s = _only_field(text, "grace_s")
     if not is_finite(grace_s) or grace_s < 0:
         raise ValueError(f"not a grace period: {text[:80]!r}")
     return float(grace_s)
+
+
+def _only_field(text: str, name: str) -> object:
+    """Return the field of a control file that holds one; None if it does not."""
+    fields = json.loads(text)
+    return fields.get(name) if isinstance(fields, dict) else None
 
 
 def _plan(fields: dict[str, object]) -> BatchPlan:

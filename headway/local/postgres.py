@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from headway.local.processes import LocalError, ServerProcess, birth, end, last_lines, spawn
+from headway.local.processes import LocalError, ServerProcess, birth, end, last_lines, shown_by_ps, spawn
 
 _USER = "headway"
 _SOCKET = ".s.PGSQL.5432"
@@ -266,15 +266,8 @@ def _serves(pid: int, cluster: Path) -> bool:
             return Path(f"/proc/{pid}/cwd").resolve() == cluster
         except OSError:
             return False
-    shown = subprocess.run(
-        ["ps", "-o", "command=", "-p", str(pid)],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
-    return "postgres" in shown.stdout and str(cluster) in shown.stdout
+    shown = shown_by_ps(pid, "command=")
+    return "postgres" in shown and str(cluster) in shown
 
 
 class _Launch:

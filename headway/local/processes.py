@@ -74,15 +74,20 @@ def birth(pid: int) -> str | None:
         fields = stat.rpartition(")")[2].split()  # the command in parentheses may contain spaces
         gone = fields[0] == "Z" and int(fields[17]) <= 1  # with more threads, some are still ending
         return None if gone else f"{boot}/{fields[19]}"
+    return shown_by_ps(pid, "lstart=") or None
+
+
+def shown_by_ps(pid: int, column: str) -> str:
+    """Return what `ps` shows of a process in a column, for hosts without /proc; empty if it is gone."""
     shown = subprocess.run(
-        ["ps", "-o", "lstart=", "-p", str(pid)],
+        ["ps", "-o", column, "-p", str(pid)],
         capture_output=True,
         text=True,
         encoding="utf-8",
         errors="replace",
         check=False,
     )
-    return shown.stdout.strip() or None
+    return shown.stdout.strip()
 
 
 def write_pid_file(path: Path, pid: int) -> None:

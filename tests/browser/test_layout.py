@@ -1,4 +1,4 @@
-"""What the pages show at both widths: charts in full, tables with a hint, and every link of the header."""
+"""Pages at both widths show charts in full, tables with a hint that they go on, and every link of the header."""
 
 from __future__ import annotations
 

@@ -80,13 +80,12 @@ class FolderCalls:
             OutputNotMoved, OSError, ValueError: it could not be done.
         """
         version = _version(runs, _lineage(run.folder.job, runs))
+        rank_0_ends = last and run.command.live and version[1] == 0
         if handed_over is None and _never_used(run):
-            if last and run.command.live and version[1] == 0 and _has_lost_ranks(runs):
+            if rank_0_ends and _has_lost_ranks(runs):
                 self._tell_successors(runs, run, version)
             return None
-        mark = handed_over
-        if mark is None and last and run.command.live and version[1] == 0:
-            mark = version[0]
+        mark = version[0] if handed_over is None and rank_0_ends else handed_over
         return self._call(runs, run, "save", version, last=last or mark is not None, mark=mark)
 
     def _tell_successors(self, runs: Sequence[OutputRun], run: OutputRun, version: Version) -> None:

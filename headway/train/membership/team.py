@@ -67,10 +67,8 @@ class Team:
         self.leaves = False
         """True once the ranks have agreed to stop, and wait for those that save."""
         self._id = member_id(environment.generation, environment.rank)
-        self._control, self._writes_output = (
-            environment.control,
-            environment.rank == 0 and not environment.joins,
-        )
+        self._control = environment.control
+        self._writes_output = environment.rank == 0 and not environment.joins
         self._first = environment.first_order if environment.live else None
         launched = {member_id(self.generation, rank): rank for rank in range(self.world_size)}
         self._members = dict(self._first.members) if self._first else launched

@@ -1,4 +1,4 @@
-"""What a job leaves outside of its folders."""
+"""Files that a job leaves outside of its folders are named, and those of others are not."""
 
 from __future__ import annotations
 

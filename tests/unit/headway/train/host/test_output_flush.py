@@ -1,4 +1,4 @@
-"""What a leaving process writes before it ends: everything that its script's files and writers still hold."""
+"""A leaving process writes everything that its script's files and writers still hold."""
 
 from __future__ import annotations
 
