@@ -19,6 +19,22 @@ def test_a_file_may_have_so_many_lines_and_no_more(lines: int, found: int) -> No
     assert len(list(findings("service/x.py", "x = 1\n" * lines))) == found
 
 
+def test_a_long_file_that_gives_its_reason_is_no_finding() -> None:
+    assert list(findings("service/x.py", "# long: a table of codes\n" + "x = 1\n" * FILE_LINES)) == []
+
+
+def test_a_long_function_that_gives_its_reason_above_its_decorators_is_no_finding() -> None:
+    reasoned = "# long: one case a line\n@cache\n" + function_of(FUNCTION_LINES + 1)
+    assert list(findings("service/x.py", reasoned)) == []
+
+
+def test_a_reason_above_one_function_does_not_count_for_the_next() -> None:
+    source = (
+        f"# long: one case a line\n{function_of(FUNCTION_LINES + 1)}\n\n{function_of(FUNCTION_LINES + 1)}"
+    )
+    assert len(list(findings("service/x.py", source))) == 1
+
+
 def test_a_method_inside_a_class_counts_too() -> None:
     source = "class A:\n    async def long(self):\n" + "        pass\n" * FUNCTION_LINES
     assert ["long()" in line for line in findings("service/x.py", source)] == [True]
