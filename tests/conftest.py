@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import os
 from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 import redis as redis_client
@@ -18,11 +19,13 @@ from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
 from worker_agent.launcher import landlock
 
+if TYPE_CHECKING:
+    from tests.databases import Databases
+
 if os.geteuid() == 0:
     # Scripts and tests of whole stacks meet in folders of pytest, which are root's alone. With one kind of isolation they do
     # as root what they do as anybody else; the agent's own tests try out all of them.
     os.environ.setdefault("HEADWAY_ISOLATION", "landlock" if landlock.version() else "none")
-_numbers = itertools.count()
 settings.register_profile(
     "headway",
     deadline=None,  # a busy machine is no failure
@@ -78,10 +81,20 @@ def migrated(postgres: EmbeddedPostgres) -> str:
     return "headway_template"
 
 
+@pytest.fixture(scope="session")
+def databases(postgres: EmbeddedPostgres, migrated: str) -> Iterator[Databases]:
+    """Databases with the schema."""
+    from tests.databases import Databases  # noqa: PLC0415 - only these tests pay for it
+
+    with closing(Databases(postgres, migrated)) as made:
+        yield made
+
+
 @pytest.fixture
-def database_url(postgres: EmbeddedPostgres, migrated: str) -> str:
-    """URL of a fresh database with the schema."""
-    return postgres.create_database(f"test_{next(_numbers)}", template=migrated)
+def database_url(databases: Databases) -> Iterator[str]:
+    """URL of a database with the schema and nothing else."""
+    with databases.borrow() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from service.api.http.quick import QuickReports
 from service.api.http.reference import ApiDescription, install_reference
 from service.api.http.request_ids import RequestId
 from service.api.http.request_times import RequestTimes
+from service.api.http.routing import add_routes
 from service.api.http.storable import StorableText
 from service.api.routes.jobs import jobs, outputs
 from service.api.routes.nodes import agents, nodes, storage
@@ -75,8 +76,7 @@ def create_app(context: ApiContext, background: Callable[[], AbstractAsyncContex
         silence=context.silence,
     )
     app.state.log_writers = LogWriters(context.transactions, context.now)
-    for router in _routers():
-        app.include_router(router)
+    add_routes(app, *_routers())
     problems.install(app)
     describe(app)
     install_reference(app, ApiDescription(app.openapi))

@@ -8,6 +8,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from service.api.http.context import ApiContext
+from service.api.http.routing import add_routes
 from service.console import actions
 from service.console import routes as pages
 from service.console.page_context import PageContext
@@ -35,5 +36,4 @@ def install_console(app: FastAPI, context: ApiContext) -> None:
     console = PageContext(context)
     app.state.console = console
     app.mount("/static", _Assets(console.assets))
-    app.include_router(pages.router)
-    app.include_router(actions.router)
+    add_routes(app, pages.router, actions.router)

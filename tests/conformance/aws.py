@@ -67,6 +67,13 @@ class FaultyAws:
         self._server.server_close()
         self.forward.close()
 
+    def reset(self, *, prices: dict[str, dict[str, str]]) -> None:
+        """Forget faults, limits and requests."""
+        with self.lock:
+            self.prices = prices
+            self.faults, self.asked, self.launched = [], [], {}
+            self.capacity = self.page_size = None
+
     def fault(self, action: str) -> Fault | None:
         with self.lock:
             self.asked.append(action)

@@ -25,9 +25,9 @@ from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.identity import ProjectRecord
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
-from tests.conformance.ec2_rig import ec2
+from tests.conformance.ec2_rig import ec2, ec2_clients
 
-__all__ = ["ec2"]
+__all__ = ["ec2", "ec2_clients"]
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 BUCKET = "headway"
@@ -49,8 +49,8 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             client.put(f"{url}/{BUCKET}").raise_for_status()
         yield url
     finally:
-        server.terminate()
-        server.wait(timeout=10)
+        server.kill()  # it has nothing to keep, and its own end may wait for connections
+        server.wait()
         log.close()
 
 

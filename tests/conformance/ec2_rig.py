@@ -48,9 +48,20 @@ class Ec2Rig:
         return dict(instance)
 
 
-@pytest.fixture
-def ec2(s3_server: str, s3_environment: None) -> Iterator[Ec2Rig]:
-    """moto's server has all of AWS."""
-    aws = FaultyAws(s3_server, prices={"g4dn.xlarge": DOLLARS, "c5.xlarge": {"USD": "0.17"}})
-    yield Ec2Rig(aws, connect(REGION, endpoint_url=aws.url))
+@pytest.fixture(scope="session")
+def ec2_clients(s3_server: str) -> Iterator[Ec2Rig]:
+    """The rig of all tests: reading the description of EC2, for new clients, takes longer than most of them."""
+    aws = FaultyAws(s3_server)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "key")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        clients = connect(REGION, endpoint_url=aws.url)
+    yield Ec2Rig(aws, clients)
     aws.close()
+
+
+@pytest.fixture
+def ec2(ec2_clients: Ec2Rig, s3_environment: None) -> Ec2Rig:
+    """moto's server has all of AWS, and no fault so far."""
+    ec2_clients.aws.reset(prices={"g4dn.xlarge": DOLLARS, "c5.xlarge": {"USD": "0.17"}})
+    return ec2_clients

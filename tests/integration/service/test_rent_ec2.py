@@ -18,10 +18,10 @@ from service.usecases.ports.rental import Provider
 from service.usecases.rental.rent import Memory, Renting, RentResult, rent
 from tests.conformance.aws import Fault
 from tests.conformance.conftest import s3_environment, s3_server
-from tests.conformance.ec2_rig import Ec2Rig, ec2
+from tests.conformance.ec2_rig import Ec2Rig, ec2, ec2_clients
 from tests.integration.service.conftest import JOIN_TOKEN, Harness
 
-__all__ = ["ec2", "s3_environment", "s3_server"]
+__all__ = ["ec2", "ec2_clients", "s3_environment", "s3_server"]
 
 NUMBERS = itertools.count()
 PASSES = 20

@@ -186,6 +186,7 @@ def adaptive_steps(samples: int = 640, progress: float | None = 530.0, **fields:
         }),
         (TRAINED, first_step(64, FROM_RANK_1), {}),
         (TRAINED, epoch(0, 1), {"epochs_audited": 1, "epochs_exact": 1}),
+        (TRAINED, epoch(0, 0), {"epochs_audited": 1}),
         (TRAINED, epoch(4, 3), {"epochs_audited": 5, "epochs_exact": 3}),
         (TRAINED, epoch(1, 99), {"epochs_audited": 2, "epochs_exact": 2}),
         (TRAINED, Stopped(**FROM, samples=640), {"samples": 640}),
@@ -299,7 +300,9 @@ def test_known_names_are_reported_however_many_there_are() -> None:
 
 
 MESSAGES = st.one_of(
-    st.builds(steps, st.integers(0, 5000), global_batch=st.sampled_from([0, 64])),
+    st.builds(
+        steps, st.integers(0, 5000), global_batch=st.sampled_from([0, 64]), step_s_sum=st.floats(0, 1e9)
+    ),
     st.builds(switched, st.integers(0, 5000), lost_steps=st.integers(0, 3)),
     st.builds(checkpoint, st.integers(0, 5000)),
     st.builds(lambda samples: Restored(**FROM, samples=samples, from_generation=1), st.integers(0, 5000)),
@@ -324,6 +327,9 @@ def test_counters_never_decrease_and_samples_fall_only_by_a_return(messages: Seq
         if isinstance(message, Restored):
             assert after.lost_samples - progress.lost_samples == max(0, progress.samples - message.samples)
         progress = after
+    assert JobProgress.model_validate_json(progress.model_dump_json()) == progress, (
+        "it can be stored and read"
+    )
 
 
 def test_the_interval_between_checkpoints_is_the_last_that_ranks_reported() -> None:
