@@ -192,9 +192,11 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         live: bool = False,
         name: str | None = None,
         project: str | None = None,
+        owner: str | None = None,
     ) -> Iterator[JobView]:
         """Yield jobs, newest first, fetching pages on demand. `live` leaves out ended jobs."""
-        params = {"state": state, "live": "true" if live else None, "name": name, "project": project}
+        live_ = "true" if live else None
+        params = {"state": state, "live": live_, "name": name, "project": project, "owner": owner}
         return self._pages(api_path("jobs"), Page[JobView], params)
 
     def job(self, job: str | JobView) -> JobView:

@@ -104,7 +104,11 @@ class PageReaders:
         live = key.state in {"", "live"}
         state = None if live or key.state == "all" else JobState(key.state)
         filters = JobFilter(
-            state=state, name=None, project=key.project or None, live_only=live, projects=key.sight.projects
+            state=state,
+            project=key.project or None,
+            owner=key.owner or None,
+            live_only=live,
+            projects=key.sight.projects,
         )
         async with context.transactions.begin() as tx:
             page = await tx.job_queries.list_jobs(filters, limit=_PER_PAGE, cursor=key.cursor or None)

@@ -34,6 +34,7 @@ _CHECKPOINTS = 25
 _STATES = "|".join(["live", "all", *(state.value for state in JobState)])
 State = Annotated[str, Query(pattern=f"^({_STATES})?$")]
 Project = Annotated[str, Query(pattern=f"^$|{NAME_PATTERN}")]
+Owner = Annotated[str, Query(max_length=300)]
 Window = Annotated[str, Query(pattern=f"^({'|'.join(WINDOWS_S)})?$")]
 Cursor = Annotated[str, Query(max_length=500)]
 About = Annotated[str, Path(max_length=300)]
@@ -50,13 +51,14 @@ async def jobs(
     visit: Visit,
     state: State = "",
     project: Project = "",
+    owner: Owner = "",
     cursor: Cursor = "",
 ) -> Response:
-    """Show the jobs, newest first."""
+    """Show the jobs, newest first: all, or those of a state, of a project or of an owner."""
     if project:
         visit.caller.require(Role.VIEWER, project)
-    key = Key("jobs", visit.viewer, state=state, project=project, cursor=cursor)
-    return await visit.show("jobs.html", key, state=state or "live", project=project)
+    key = Key("jobs", visit.viewer, state=state, project=project, owner=owner, cursor=cursor)
+    return await visit.show("jobs.html", key, state=state or "live", project=project, owner=owner)
 
 
 @router.get("/jobs/{job}")
@@ -145,6 +147,7 @@ async def live(
     page: About,
     state: State = "",
     project: Project = "",
+    owner: Owner = "",
     cursor: Cursor = "",
     window: Window = "",
     since: str = "",
@@ -152,7 +155,7 @@ async def live(
     """Stream the changes of a page as server-sent events."""
     if project:
         visit.caller.require(Role.VIEWER, project)
-    key = Key(page, visit.viewer, state=state, project=project, cursor=cursor, window=window)
+    key = Key(page, visit.viewer, state=state, project=project, owner=owner, cursor=cursor, window=window)
     return stream_of(visit, key, since)
 
 

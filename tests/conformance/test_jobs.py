@@ -15,7 +15,7 @@ from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.adapters.postgres.database import Database
 from service.domain.jobs.job import Job, Switch
 from service.domain.shared.errors import InvalidField, NameTaken, NotFound
-from service.usecases.ports.jobs import Submitted
+from service.usecases.ports.jobs import JobFilter, Submitted
 from tests.conformance.conftest import NOW, job_of, make_projects, store
 
 
@@ -42,6 +42,18 @@ async def test_a_job_is_stored_with_its_first_event(database: Database) -> None:
         assert await tx.jobs.lock("j1") == job_of("j1")
         (event,) = (await tx.job_queries.events("j1", after=0, limit=10)).items
     assert (event.kind, event.state, event.generation) == ("submit", JobState.PENDING, 0)
+
+
+async def test_a_job_keeps_its_owner(database: Database) -> None:
+    await insert(database, job_of("j1", owner="ada"))
+    await insert(database, job_of("j2", owner="robot ci"))
+    await insert(database, job_of("j3"))
+    async with database.begin() as tx:
+        await tx.jobs.save(replace(await tx.jobs.lock("j1"), message="changed", owner="eve"))
+        everyone = await tx.job_queries.list_jobs(JobFilter(), limit=10, cursor=None)
+        found = await tx.job_queries.list_jobs(JobFilter(owner="ada"), limit=10, cursor=None)
+    assert {one.id: one.owner for one in everyone.items} == {"j1": "ada", "j2": "robot ci", "j3": None}
+    assert [one.id for one in found.items] == ["j1"]
 
 
 async def test_the_same_key_again_finds_the_first_job(database: Database) -> None:

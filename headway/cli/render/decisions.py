@@ -5,18 +5,25 @@ All functions take values and return renderables; the time is the argument `now`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headway.cli.render.configurations import (
+    configuration_lines,
+    depth_text,
+    note_lines,
+    short_note,
+    speedup,
+    speedup_lines,
+)
 from headway.cli.render.jobs import (
     columns,
     facts_grid,
     kept_text,
-    ranges,
     rate,
     search_text,
     state_text,
@@ -43,8 +50,6 @@ from headway.contract.views.forecasts import (
 )
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, SizeOption, still_applies
 
-_SHORT_NOTE = 10  # "until then"
-"""Largest number of characters of a note within a table."""
 _HIGHLIGHTS = {
     Mark.SMALLEST: "the smallest",
     Mark.KNEE: "the best trade of time and cost",
@@ -73,8 +78,8 @@ def explain_page(explained: ExplanationView, now: datetime) -> RenderableType:
     if explained.options:
         parts.append(_options(explained.options))
         parts.append(Text(f"goodput in {explained.progress_unit} per second", style="dim"))
-        parts += _speedup_lines(explained.options)
-        parts += _note_lines((one.slots, _pool(one), one.note) for one in explained.options)
+        parts += speedup_lines(explained.options)
+        parts += note_lines((one.slots, _pool(one), one.note) for one in explained.options)
     if explained.state not in TERMINAL_STATES | {JobState.PAUSED, JobState.CANCELLING}:
         parts += [Text(line) for line in _price_lines(explained)]
     return Group(*parts)
@@ -95,11 +100,13 @@ def _options(options: Sequence[SizeOption]) -> Table:
             _pool(option),
             str(option.nodes),
             rate(option.goodput_samples_per_s),
-            _speedup(option),
+            speedup(option),
             "measured" if option.measured else "predicted",
             "-" if option.utility is None else f"{option.utility:.3f}",
             "; ".join(
-                filter(None, [_short(option.note), crossing_text(option.crosses), depth_text(option.depth)])
+                filter(
+                    None, [short_note(option.note), crossing_text(option.crosses), depth_text(option.depth)]
+                )
             ),
         )
     return table
@@ -109,39 +116,9 @@ def _pool(option: SizeOption) -> str:
     return f"{option.pool}, {option.anchor} on-demand" if option.anchor else option.pool
 
 
-def _short(note: str) -> str:
-    """Return a note that fits into a table; "" for a sentence, which stands below the table."""
-    return note if len(note) <= _SHORT_NOTE else ""
-
-
-def _note_lines(notes: Iterable[tuple[int, str, str]]) -> Iterator[Text]:
-    """Yield the long notes of sizes, given as slots, pool and note. They would squeeze the columns of a table."""
-    sizes: dict[str, dict[str, list[int]]] = {}
-    for slots, pool, note in notes:
-        if len(note) > _SHORT_NOTE:
-            sizes.setdefault(note, {}).setdefault(pool, []).append(slots)
-    for note, pools in sizes.items():
-        yield Text(f"{', '.join(f'{ranges(slots)} {pool}' for pool, slots in pools.items())}: {note}")
-
-
-def _speedup(one: SizeOption | ConfigurationForecast) -> str:
-    return f"{one.speedup:.2f}" if one.one_slot_measured else "-"
-
-
-def _speedup_lines(sizes: Sequence[SizeOption | ConfigurationForecast]) -> Iterator[Text]:
-    """Yield what is missing where speedups are unknown."""
-    if any(not one.one_slot_measured for one in sizes):
-        yield Text("speedup: not known, because nothing was measured on one slot yet", style="dim")
-
-
 def crossing_text(level: str) -> str:
     """Return the topology level that a size must cross as text; "" for none."""
     return {"": "", "nvlink": "across NVLink domains"}.get(level, f"across {level}s")
-
-
-def depth_text(depth: float | None) -> str:
-    """Return the mean depth of the ranks' back-propagation as text; "" where all gradients are whole."""
-    return "" if depth is None else f"mean depth {depth:.0%}"
 
 
 def _price_lines(explained: ExplanationView) -> Iterator[str]:
@@ -297,7 +274,7 @@ def forecast_page(forecast: ForecastView) -> RenderableType:
     """Return the page of `headway forecast`."""
     parts: list[RenderableType] = [Text.assemble((forecast.name, "bold"), f"  {_work(forecast.work)}")]
     if forecast.configurations:
-        parts += _configurations(forecast.configurations)
+        parts += configuration_lines(forecast.configurations)
     if forecast.search is not None:
         parts.append(Text(f"search: {search_text(forecast.search)}"))
     if forecast.goal_target is not None:
@@ -315,7 +292,7 @@ def plan_page(plan: PlanView) -> RenderableType:
         verdict = plan.deadline.verdict.replace("_", " ")
         parts.append(Text(f"deadline {verdict}: {plan.deadline.message}"))
     if plan.configurations:
-        parts += _configurations(plan.configurations)
+        parts += configuration_lines(plan.configurations)
         parts += [Text(line) for line in _highlights(plan.configurations)]
     return Group(*parts)
 
@@ -337,41 +314,6 @@ def _highlights(configurations: Sequence[ConfigurationForecast]) -> Iterator[str
                 takes = f", about {duration(one.time_s)}" if one.time_s is not None else ""
                 costs = f", {usd(one.cost_usd)}" if one.cost_usd else ""
                 yield f"{what}{takes}{costs}"
-
-
-def _configurations(configurations: Sequence[ConfigurationForecast]) -> Iterator[RenderableType]:
-    """Yield the table of configurations, and the lines below it."""
-    yield configurations_table(configurations)
-    yield from _speedup_lines(configurations)
-    yield from _note_lines((one.slots, one.device_kind, one.why_not_now) for one in configurations)
-
-
-def configurations_table(configurations: Sequence[ConfigurationForecast]) -> Table:
-    """Return a table with a row for each configuration, and cost columns if any of them has a price."""
-    priced = any(one.usd_per_h for one in configurations)
-    names = (">SIZE", "KIND", ">NODES", ">BATCH", ">GOODPUT/S", ">80 % IN", ">SPEEDUP", ">TIME", ">P90")
-    table = columns(*names, *([">COST", ">P90"] if priced else []), "SURE", fold=["NOTE"])
-    for one in configurations:
-        table.add_row(
-            str(one.slots),
-            one.device_kind,
-            str(one.nodes),
-            f"{one.global_batch:,}" if one.goodput is not None and one.global_batch else "-",
-            rate(one.goodput),
-            "-" if one.goodput is None else f"{rate(one.goodput_low)}-{rate(one.goodput_high)}",
-            _speedup(one),
-            *(_duration(one.time_s), _duration(one.time_p90_s)),
-            *((usd(one.cost_usd), usd(one.cost_p90_usd)) if priced else ()),
-            one.confidence,
-            "; ".join(
-                [*map(str, one.marks), *filter(None, [_short(one.why_not_now), depth_text(one.depth)])]
-            ),
-        )
-    return table
-
-
-def _duration(seconds: float | None) -> str:
-    return "-" if seconds is None else duration(seconds)
 
 
 def _score(score: PredictionScore) -> str:

@@ -33,14 +33,21 @@ _JOB_STYLES = {
 }
 
 
-def jobs_table(jobs: Sequence[JobView], now: datetime, *, one_line: bool = False) -> Table:
-    """Return the table of `headway ps`. With `one_line`, reasons that do not fit are cut, so that no job leaves the screen."""
-    table = columns("NAME", "STATE", ">SIZE", "PROGRESS", ">SAMPLES/S", ">AGE", fold=["WHY"])
+def jobs_table(
+    jobs: Sequence[JobView], now: datetime, *, one_line: bool = False, owners: bool = False
+) -> Table:
+    """Return the table of `headway ps`, with the owners of jobs if asked for.
+
+    With `one_line`, reasons that do not fit are cut, so that no job leaves the screen.
+    """
+    about = ["NAME", *(["OWNER"] if owners else [])]
+    table = columns(*about, "STATE", ">SIZE", "PROGRESS", ">SAMPLES/S", ">AGE", fold=["WHY"])
     if one_line:
         table.columns[-1].no_wrap, table.columns[-1].overflow = True, "ellipsis"
     for job in jobs:
         table.add_row(
             job.name,
+            *((Text(job.owner or "-"),) if owners else ()),
             state_text(job.state),
             size(job),
             progress(job.progress),
@@ -60,6 +67,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("why", Text(job.present or job.message)),
         ("id", job.id),
         ("project", f"{job.project}, priority {spec.priority}"),
+        ("owner", Text(job.owner or "-")),
         ("command", Text(spec.run)),
         ("folder", Text(f"{spec.workdir or '-'}{f'  ({spec.bundle[:19]}…)' if spec.bundle else ''}")),
         ("size", f"{size(job)} slots, {spec.elastic.sizes} sizes, resize {spec.elastic.resize}{pinned}"),

@@ -196,6 +196,8 @@ class JobView(BaseModel):
     spec: JobSpec
     cost: JobCost | None = None
     """Cost from the ledger; None before the first charge."""
+    owner: str | None = None
+    """Name of the user or robot that submitted the job; None for jobs of older versions."""
     present: str
     """Explanation of the present state; `message` belongs to the last event. Empty in the answer to a submit."""
 

@@ -48,6 +48,8 @@ class Head:
     id: str
     name: str
     project: str
+    owner: str
+    """Name of its owner; empty if unknown."""
     hue: str
     state: str
     tone: str
@@ -152,6 +154,7 @@ def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
             id=job.id,
             name=job.name,
             project=job.project,
+            owner=job.owner or "",
             hue=f"job-{views.colour}" if begun else "unheld",
             state=job.state.lower(),
             tone=tone_of_job(job.state),

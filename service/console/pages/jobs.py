@@ -25,6 +25,8 @@ class JobTableRow:
     id: str
     name: str
     project: str
+    owner: str
+    """Name of its owner; empty if unknown."""
     hue: str
     state: str
     tone: str
@@ -71,6 +73,7 @@ def _row(job: JobView, sizes: Sequence[SizeChange], now: datetime, hue: str, mes
         id=job.id,
         name=job.name,
         project=job.project,
+        owner=job.owner or "",
         hue=hue,
         state=job.state.lower(),
         tone=tone_of_job(job.state),

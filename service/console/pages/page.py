@@ -29,6 +29,7 @@ class Key:
     about: str = ""
     state: str = ""
     project: str = ""
+    owner: str = ""
     cursor: str = ""
     window: str = ""
     """The length of the chart of slots over time; empty on pages without it."""
@@ -36,7 +37,8 @@ class Key:
     @property
     def query(self) -> str:
         """The state of the page as the query of its address."""
-        given = {"state": self.state, "project": self.project, "cursor": self.cursor, "window": self.window}
+        names = ("state", "project", "owner", "cursor", "window")
+        given = {name: getattr(self, name) for name in names}
         return urlencode({name: value for name, value in given.items() if value})
 
 

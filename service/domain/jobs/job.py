@@ -126,6 +126,8 @@ class Job:
     progress: JobProgress = field(default_factory=JobProgress)
     traceparent: str | None = None
     """Root of the job's trace in the W3C Trace Context format; None if the job is not traced."""
+    owner: str | None = None
+    """Name of the user or robot that submitted the job; None for jobs of older versions."""
     submitted_at: datetime
     state_since: datetime
     started_at: datetime | None = None

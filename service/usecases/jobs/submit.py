@@ -127,6 +127,7 @@ async def submit(
         state_since=now,
         progress=_first_progress(spec, origin),
         traceparent=None if trace is None else trace.traceparent,
+        owner=caller.name,
     )
     refusal = past_deadline(spec, now) or refusal_of(spec, outlook)
     # A repeated request returns its job, even if the deadline is no longer feasible.

@@ -46,6 +46,7 @@ class JobFilter:
     state: JobState | None = None
     name: str | None = None
     project: str | None = None
+    owner: str | None = None
     live_only: bool = False
     projects: frozenset[str] | None = None
 

@@ -95,6 +95,34 @@ async def test_what_is_another_projects_cannot_be_seen(harness: Harness) -> None
         await nobody_plans_with_what_another_project_has_learned(harness, names, operation)
 
 
+async def test_owners_are_seen_with_their_jobs_and_no_further(harness: Harness) -> None:
+    tokens = {}
+    for project in (MINE, THEIRS):
+        (await harness.client.put(f"/api/v1/projects/{project}", json={})).raise_for_status()
+        tokens[project] = (await robot(harness, Role.USER, project)).json()["token"]
+        body = {"name": f"{project}-runs", "run": "python -V", "project": project}
+        made = await harness.client.post("/api/v1/jobs", json=body, headers=bearer(tokens[project]))
+        assert made.json()["owner"] == "robot r"
+    assert (await harness.submit("of-admin", project=MINE)).owner == "admin"
+
+    async def names(query: str, token: str | None = None) -> set[str]:
+        headers = {} if token is None else bearer(token)
+        listed = await harness.client.get(f"/api/v1/jobs{query}", headers=headers)
+        return {one["name"] for one in listed.json()["items"]}
+
+    assert await names("?owner=robot r") == {f"{MINE}-runs", f"{THEIRS}-runs"}
+    assert await names("?owner=robot r", tokens[MINE]) == {f"{MINE}-runs"}
+    assert await names("?owner=admin", tokens[THEIRS]) == set()
+    assert await names("?owner=admin") == {"of-admin"}
+    shown = await harness.client.get("/jobs?owner=admin", headers=bearer(tokens[MINE]))
+    assert "of-admin" in shown.text
+    assert f"{MINE}-runs" not in shown.text
+    assert (
+        'href="/jobs?owner=robot%20r"'
+        in (await harness.client.get(f"/jobs/{MINE}-runs", headers=bearer(tokens[MINE]))).text
+    )
+
+
 class Naming:
     """Answers what-if questions with every job and its name."""
 

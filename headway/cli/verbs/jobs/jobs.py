@@ -27,6 +27,8 @@ else:
 
 _WATCH_S = 1.0
 _LAST_EVENTS = 8
+_WITH_OWNERS = 120
+"""Least width of a screen, in characters, that has room for the owners of jobs beside the reasons."""
 
 
 def ps(
@@ -34,20 +36,31 @@ def ps(
     all_: Annotated[bool, typer.Option("--all", "-a", help="include finished jobs")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="refresh until Ctrl-C")] = False,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="show the newest N jobs")] = 100,
+    owner: Annotated[
+        str | None,
+        typer.Option("--owner", metavar="NAME", help="only jobs that this user or robot submitted"),
+    ] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="only jobs that you submitted")] = False,
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
     """List jobs and their progress."""
+    if mine and owner is not None:
+        raise typer.BadParameter("give either --mine or --owner NAME", param_hint="--mine")
     cli = of(context)
     with cli.connect_in(project) as client:
+        whose = client.whoami().name if mine else owner
 
         def newest() -> list[JobView]:
-            return list(itertools.islice(client.jobs(live=not all_), limit))
+            return list(itertools.islice(client.jobs(live=not all_, owner=whose), limit))
 
         def table(jobs: list[JobView]) -> RenderableType:
             if jobs:
-                return render.jobs_table(jobs, cli.now(), one_line=watch)
-            return Text("No jobs." if all_ else "No active jobs. `headway ps -a` includes finished jobs.")
+                wide = cli.out.width >= _WITH_OWNERS
+                return render.jobs_table(jobs, cli.now(), one_line=watch, owners=wide)
+            by = f" of {whose}" if whose is not None else ""
+            ended = "" if all_ else " `headway ps -a` includes finished jobs."
+            return Text(f"No {'' if all_ else 'active '}jobs{by}.{ended}")
 
         jobs = newest()
         if not watch:

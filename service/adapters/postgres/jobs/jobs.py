@@ -34,9 +34,10 @@ _INSERT = Statement(
         SELECT name FROM projects WHERE name = :project FOR KEY SHARE
     ), job AS (
         INSERT INTO jobs (id, project, name, job_class, spec, idempotency_key, request_digest,
-                          state, reason, message, progress, traceparent, submitted_at, state_since)
+                          state, reason, message, progress, traceparent, owner, submitted_at, state_since)
         SELECT :id, project.name, :name, :job_class, CAST(:spec AS jsonb), :idempotency_key, :request_digest,
-               :state, :reason, :message, CAST(:progress AS jsonb), :traceparent, CAST(:now AS timestamptz), CAST(:now AS timestamptz)
+               :state, :reason, :message, CAST(:progress AS jsonb), :traceparent, :owner,
+               CAST(:now AS timestamptz), CAST(:now AS timestamptz)
         FROM project
         ON CONFLICT (project, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING id
@@ -73,7 +74,8 @@ COLUMNS = ", ".join(
 _LOCK_MANY = f"SELECT {COLUMNS} FROM jobs WHERE id = ANY(:jobs) ORDER BY id FOR UPDATE"  # noqa: S608 - constants
 _LOCKED = Statement(_LOCK_MANY)
 _LOCKED_OF_FREE = Statement(f"{_LOCK_MANY} SKIP LOCKED")
-_SAVED = [one.name for one in fields(Job) if one.name not in {"id", "spec", "traceparent", "submitted_at"}]
+_FIXED = frozenset({"id", "spec", "traceparent", "owner", "submitted_at"})
+_SAVED = [one.name for one in fields(Job) if one.name not in _FIXED]
 _SAVE = Statement(f"UPDATE jobs SET {', '.join(f'{name} = :{name}' for name in _SAVED)} WHERE id = :id")  # noqa: S608
 _FIND = f"""
     SELECT {COLUMNS} FROM jobs
@@ -156,6 +158,7 @@ class PostgresJobs(StoredHistory, Jobs):
             "message": job.message,
             "progress": job.progress.model_dump_json(exclude_defaults=True),
             "traceparent": job.traceparent,
+            "owner": job.owner,
             "now": job.submitted_at,
             **self._audit.take(),
         }

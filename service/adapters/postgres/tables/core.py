@@ -80,6 +80,7 @@ jobs = Table(
     Column("grow_after", Moment),
     Column("progress", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     Column("traceparent", Text),
+    Column("owner", Text),
     Column("market_limit", JSONB(none_as_null=True)),
     Column("submitted_at", Moment, nullable=False),
     Column("state_since", Moment, nullable=False),

@@ -114,6 +114,7 @@ def _fresh_view(job: Job) -> JobView:
         started_at=job.started_at,
         finished_at=job.finished_at,
         spec=job.spec,
+        owner=job.owner,
         present="",
     )
 
@@ -126,6 +127,9 @@ async def list_jobs(
     state: JobState | None = None,
     name: str | None = None,
     project: str | None = None,
+    owner: Annotated[
+        str | None, Query(max_length=300, description="Only jobs that this user or robot submitted")
+    ] = None,
     live: Annotated[bool, Query(description="Only jobs that have not ended")] = False,  # noqa: FBT002
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -133,7 +137,9 @@ async def list_jobs(
     """List jobs of the caller's projects, newest first."""
     if project is not None:
         caller.require(Role.VIEWER, project)
-    filters = JobFilter(state=state, name=name, project=project, live_only=live, projects=caller.projects())
+    filters = JobFilter(
+        state=state, name=name, project=project, owner=owner, live_only=live, projects=caller.projects()
+    )
     async with context.transactions.begin() as tx:
         page = await tx.job_queries.list_jobs(filters, limit=limit, cursor=cursor)
     return as_page(request, page)

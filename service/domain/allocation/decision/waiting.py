@@ -14,6 +14,7 @@ from headway.contract.agents import NodeState
 from headway.contract.values.dollars import dollars
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import Reason
+from service.domain.allocation.decision.expected_starts import expected_start, queue_of
 from service.domain.allocation.decision.explain import Case
 from service.domain.allocation.decision.holder_texts import holders_for, surplus_text, unbounded_text
 from service.domain.allocation.decision.quota_texts import (
@@ -45,6 +46,7 @@ class WaitingFacts:
         held_by: text on the largest holders, for users of each project that has jobs.
         quotas: slots that the round takes of each quota, by the name of its row.
         guarantee_texts: text on the usage of its guarantee, by project.
+        queue: rows of the jobs that get nothing, in the order of their turns.
         caps: each with the dollars per hour that jobs take of it.
         quarantine_text: text on the number of slots in quarantine, for the end of a message; empty if there
             are none.
@@ -56,6 +58,7 @@ class WaitingFacts:
     held_by: Mapping[str, str]
     quotas: Mapping[str, float]
     guarantee_texts: Mapping[str, str]
+    queue: tuple[int, ...]
     caps: tuple[tuple[Cap, float], ...]
     quarantine_text: str
 
@@ -74,6 +77,7 @@ def waiting_facts(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> W
         held_by=_held_by(snapshot),
         quotas=quota_use(round_.tenancy.rows, choices.chosen),
         guarantee_texts={project: guarantee_text(snapshot, project) for project in snapshot.projects},
+        queue=queue_of(round_, choices),
         caps=tuple((cap, _taken(round_.given, choices, cap)) for cap in snapshot.caps),
         quarantine_text=f"; {slots_of(quarantined, None)} more in quarantine (`headway nodes`)"
         if quarantined
@@ -137,12 +141,12 @@ def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
         f"needs at least {need}; {sum(left.values())} of {sum(serving.values())} are left"
         + _elsewhere(job, facts.left)
         + facts.held_by[job.spec.project]
-        + _why_no_surplus(case, sum(left.values()))
+        + _why_no_surplus(case, facts, sum(left.values()))
         + _quota_effect(case, facts),
     )
 
 
-def _why_no_surplus(case: Case, left: int) -> str:
+def _why_no_surplus(case: Case, facts: WaitingFacts, left: int) -> str:
     """Return the reason that a waiting job gets no surplus of other jobs, and its turn. `left` slots are free for it."""
     round_, row, project = case.round, case.row, case.job.spec.project
     contest, seats = round_.contest, round_.contest.seats
@@ -159,8 +163,13 @@ def _why_no_surplus(case: Case, left: int) -> str:
         least = int(round_.columns.configurations.slots[seats.smallest[row]])
         text = surplus_text(holders, least, left, project)
     left_s = float(contest.latest_turn_s[row])
-    if not np.isfinite(left_s):
+    start = expected_start(round_, row, facts.queue, facts.left)
+    if start is not None and start.wait_s < left_s:
+        text += f"; {start.text(round_.snapshot.now, project)}"
+    elif not np.isfinite(left_s):
         return text + unbounded_text(holders, project)
+    if not np.isfinite(left_s):
+        return text
     at = round_.snapshot.now + timedelta(seconds=left_s)
     return f"{text}; its turn comes by {at:%H:%M} UTC at the latest"
 

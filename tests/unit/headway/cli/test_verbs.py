@@ -19,6 +19,7 @@ from headway.contract.agents import NodeState
 from headway.contract.health import FaultCause, FaultGrade, QuarantineView
 from headway.contract.values.markets import Market
 from headway.contract.views.decisions import ClusterView, KindView
+from headway.contract.views.identity import WhoAmI
 from headway.contract.views.jobs import EventView, JobState, JobView, LogChunk, Page
 from headway.contract.views.nodes import NodeView
 from tests.unit.headway.stub import (
@@ -166,6 +167,20 @@ def test_ps_stops_at_its_limit(service: StubService):
 def test_ps_of_nothing_says_so(service: StubService):
     service.on("GET /api/v1/jobs", page())
     assert "No active jobs" in run(service, "ps").stdout
+
+
+def test_ps_shows_the_jobs_of_an_owner(service: StubService):
+    service.on("GET /api/v1/jobs", page(job_view(owner="ada")))
+    service.on(
+        "GET /api/v1/whoami", ok(WhoAmI(name="ada", user_id="u1", token_id="t1", roles={}, expires_at=None))
+    )
+    run(service, "ps", "--owner", "robot ci")
+    assert service.requests[-1].url.params["owner"] == "robot ci"
+    run(service, "ps", "--mine")
+    assert service.requests[-1].url.params["owner"] == "ada"
+    service.on("GET /api/v1/jobs", page())
+    assert "No active jobs of ada." in run(service, "ps", "--mine").stdout
+    assert run(service, "ps", "--mine", "--owner", "ada").exit_code == 2
 
 
 def test_watching_ends_with_an_interrupt(service: StubService):

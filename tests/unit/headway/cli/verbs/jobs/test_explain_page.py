@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from headway.cli.render import decisions as render
 from headway.contract.views.decisions import Outlook
@@ -53,6 +53,33 @@ def test_long_notes_stand_below_the_table_of_a_forecast():
     sizes = [configuration(slots, why_not_now="all a100 slots are in use") for slots in (1, 2, 4)]
     for page_ in (render.forecast_page(forecast_of(*sizes)), render.plan_page(plan_of(*sizes))):
         assert "1-2,4 a100: all a100 slots are in use" in text(page_)
+
+
+def shown_at(width: int, page_: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
+    console.print(page_)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("usd_per_h", [0.0, 2.0])
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_sizes_keep_their_figures_at_any_width(width: int, usd_per_h: float):
+    large = {"cost_usd": 1234.5, "cost_p90_usd": 2345.6, "global_batch": 65_536, "usd_per_h": usd_per_h}
+    sizes = [
+        configuration(1, marks=[Mark.SMALLEST, Mark.FRONT], **large),
+        configuration(8, device_kind="nvidia-a100-sxm4-80gb", marks=[Mark.PRESENT, Mark.KNEE], **large),
+    ]
+    for page_ in (render.forecast_page(forecast_of(*sizes)), render.plan_page(plan_of(*sizes))):
+        shown = shown_at(width, page_)
+        assert "…" not in shown
+        assert max(map(len, shown.splitlines())) <= width
+        (row,) = (line.split() for line in shown.splitlines() if line.split()[:1] == ["8"] and "high" in line)
+        money = ["$1,234.50"] if usd_per_h else []
+        for figure in ("nvidia-a100-sxm4-80gb", "800", "7m30s", "8m20s", *money):
+            assert figure in row, (width, row)
+        assert "present; knee" in shown
+        assert ("no room for 80 % IN" in shown) == ("720-880" not in shown)
 
 
 def test_a_waiting_job_is_not_as_fast_as_now():

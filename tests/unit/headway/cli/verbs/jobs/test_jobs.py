@@ -37,6 +37,23 @@ def test_the_table_of_jobs():
     assert "[waits] for 2 slots" in pinned
 
 
+def test_owners_are_a_column_where_there_is_room():
+    table = render.jobs_table([job_view(owner="ada"), job_view()], NOW, owners=True)
+    assert [line.split()[:2] for line in text(table).splitlines()] == [
+        ["NAME", "OWNER"],
+        ["digits", "ada"],
+        ["digits", "-"],
+    ]
+
+
+@pytest.mark.parametrize(("owner", "said"), [("robot ci", "robot ci"), (None, "-")])
+def test_the_page_of_a_job_names_its_owner(owner: str | None, said: str):
+    lines = text(render.job_page(job_view(owner=owner), [], NOW)).splitlines()
+    assert [line.split(maxsplit=1) for line in map(str.strip, lines) if line.startswith("owner")] == [
+        ["owner", said]
+    ]
+
+
 def test_the_page_of_a_job_shows_all_of_it():
     progress = JobProgress(
         samples=500,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.identity import ProjectQuota
-from headway.contract.views.jobs import JobState, Reason
+from headway.contract.views.jobs import JobProgress, JobState, Reason
+from service.domain.allocation.decision.expected_starts import rounded
 from service.domain.allocation.decision.plan import Action
 from service.domain.allocation.decision.waiting import WaitingFacts, waiting_facts, why_unpaid, why_wait
 from service.domain.allocation.inputs.round import build_round
@@ -188,6 +190,58 @@ def test_the_latest_turn_is_a_time_of_day() -> None:
     patient = replace(snapshot, contention=ContentionRules(max_wait_s=7200.0))
     later = NOW + timedelta(seconds=6600 + 3 * 60)
     assert f"{later:%H:%M} UTC" in decisions(patient)["w"].message
+
+
+def trains(job_id: str, size: int, left_s: float | None, **fields: Any) -> Job:
+    """A running job that ends in `left_s`; None: nobody knows."""
+    known = {"total_samples": int(100 + 10 * left_s)} if left_s is not None else {}
+    progress = JobProgress(samples=100, samples_per_s=10.0, **known)
+    spec = {"elastic": {"resize": "never"}, "age_s": 3000.0, **fields}
+    return elastic_job(job_id, size, size, state=RUNNING, progress=progress, **spec)
+
+
+def starts(waiting: list[Job], **lefts: float | None) -> dict[str, str]:
+    """The expected starts of jobs that wait for others with two slots each, as their messages tell them."""
+    nodes = [node_of(name, 2) for name in lefts]
+    running = [trains(name, 2, left_s) for name, left_s in lefts.items()]
+    found = decisions(snapshot_of(nodes, [*running, *waiting], {name: on(name, 0, 1) for name in lefts}))
+    parts = {one.id: found[one.id].message.split("; ") for one in waiting}
+    return {name: "".join(one for one in said if "expected" in one) for name, said in parts.items()}
+
+
+def about(wait_s: float) -> str:
+    """The expected start after a wait, rounded up to a minute."""
+    return f"expected to start at about {NOW + timedelta(seconds=math.ceil(wait_s / 60) * 60):%H:%M} UTC"
+
+
+def test_a_wait_tells_when_running_jobs_are_expected_to_free_enough_slots() -> None:
+    assert NOW.second == NOW.microsecond == 0
+    one, two = elastic_job("one", 2, 2, age_s=500.0), elastic_job("two", 2, 2, age_s=400.0)
+    assert starts([one], r=290.0, s=500.0) == {"one": f"{about(300)}, when r ends"}
+    assert starts([one, two], r=290.0, s=500.0) == {
+        "one": f"{about(300)}, when r ends",
+        "two": f"{about(540)}, when r, s end",
+    }
+    wide = elastic_job("wide", 4, 4, age_s=500.0)
+    assert starts([wide], r=290.0, s=500.0) == {"wide": f"{about(540)}, when r, s end"}
+
+
+def test_a_start_of_which_nothing_is_known_is_not_guessed() -> None:
+    assert starts([elastic_job("one", 2, 2, age_s=500.0)], r=None) == {"one": ""}
+    assert starts([elastic_job("wide", 4, 4, age_s=500.0)], r=60.0, s=None) == {"wide": ""}
+
+
+def test_an_expected_start_names_no_job_of_another_project() -> None:
+    other = elastic_job("one", 2, 2, age_s=500.0, project="other")
+    assert starts([other], secret=60.0) == {"one": f"{about(60)}, when a job of another project ends"}
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "said"), [(61.0, "00:02"), (1000.0, "00:20"), (3601.0, "01:05"), (8 * 3600.0 + 1, "08:30")]
+)
+def test_longer_waits_are_told_less_exactly(wait_s: float, said: str) -> None:
+    midnight = NOW.replace(hour=0, minute=0, second=0, microsecond=0)
+    assert f"{rounded(midnight, wait_s):%H:%M}" == said
 
 
 def test_reserved_slots_name_a_job_of_the_own_project_only() -> None:
