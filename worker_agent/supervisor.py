@@ -153,6 +153,7 @@ class Supervisor:
     def stop_all(self, grace_s: float) -> None:
         """Stop every run, as a `stop` command with a checkpoint does."""
         for run in self._runs:
+            run.explain(orders.AGENT_ENDS)
             self._stop(run, kill=False, grace_s=grace_s)
 
     def _wait_s(self) -> float:
@@ -175,7 +176,7 @@ class Supervisor:
             case ActionKind.START:
                 self._start(run)
             case ActionKind.TERMINATE:
-                orders.announce_stop(run.folder, run.state.kill_at_s)
+                orders.announce_stop(run.folder, run.state.kill_at_s, run.why)
                 self._link.send(protocol.Terminate(run.name))
                 run.state = replace(run.state, terminated=True)
             case ActionKind.KILL:
@@ -255,6 +256,7 @@ class Supervisor:
             _log.info("stop", run=run.folder.name, mode=command.mode, grace_s=command.grace_s)
             run.release_as = max(run.release_as, command.generation)
             wait_s = self._watcher.request_stacks(run) if command.dump_stacks else 0.0
+            run.explain(command.why)
             self._stop(run, kill=command.mode == "kill", grace_s=command.grace_s, wait_s=wait_s)
         self._release_unheld(command.job_id, command.generation, command.oldest)
 
@@ -347,8 +349,7 @@ class Supervisor:
     def _connect(self) -> bool:
         if self._link.connection is not None:
             return True
-        connection = self._link.connect()
-        if connection is not None:
+        if (connection := self._link.connect()) is not None:
             self._selector.register(connection, selectors.EVENT_READ)
         return connection is not None
 
@@ -393,8 +394,7 @@ class Supervisor:
         """Shut down a launcher with outdated code as soon as it has no runs."""
         if self._link.outdated and not self._runs.with_processes():
             _log.info("replacing the launcher: the code has changed")
-            connection = self._link.connection
-            if connection is not None:
+            if (connection := self._link.connection) is not None:
                 self._selector.unregister(connection)
             self._link.shut_down()
             self._link.close()

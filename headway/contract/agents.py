@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
+from headway.contract.changes import ChangeReason
 from headway.contract.health import DeviceFault, DeviceHealth, DeviceProbed
 from headway.contract.links import HostFacts, LinksProbed, PeerProbe
 from headway.contract.output import OutputHandover, OutputPlan
@@ -193,6 +194,7 @@ class OrderCommand(BaseModel):
     batch: BatchOrder | None = None
     losses: LossRate | None = None
     output: OutputHandover | None = None
+    why: ChangeReason | None = None
     traceparent: str | None = None
 
 
@@ -209,8 +211,8 @@ class StopCommand(BaseModel):
     oldest: int = 0
     mode: Literal["checkpoint", "kill"]
     grace_s: float
-    dump_stacks: bool = False
-    """Make every rank write the stacks of its threads to its log before any other signal."""
+    dump_stacks: bool = False  # before other signals, the ranks write their stacks to their logs
+    why: ChangeReason | None = None
     traceparent: str | None = None
 
 
@@ -308,8 +310,7 @@ class OutputReport(Entry):
     paths: Annotated[list[PrintedText], Field(max_length=100)] = Field(default_factory=list)
     files: Annotated[int, Field(ge=0)] = 0
     size_bytes: Annotated[int, Field(ge=0)] = 0
-    moved_bytes: Annotated[int, Field(ge=0)] = 0
-    """Bytes transferred to or from storage."""
+    moved_bytes: Annotated[int, Field(ge=0)] = 0  # transferred to or from storage
     last: bool = False  # True if the ranks had ended
 
 
@@ -364,8 +365,7 @@ class ReportRequest(BaseModel):
     """A batch of report entries, which also renews the lease; sent at least every `report_every_s` seconds."""
 
     instance: str
-    acknowledged: list[str] = Field(default_factory=list)
-    """Ids of commands that the agent has accepted."""
+    acknowledged: list[str] = Field(default_factory=list)  # ids of commands that the agent has accepted
     entries: Annotated[list[ReportEntry], Field(max_length=10_000)] = Field(default_factory=list)
     holding: list[Holding] = Field(default_factory=list)
     slots: list[SlotInfo] = Field(default_factory=list)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from headway.contract.changes import NO_REASON, ChangeReason, reason_of
 from headway.contract.values.checks import is_finite
 from headway.contract.values.meshes import DIMENSIONS, MeshShape
 
@@ -17,8 +18,6 @@ OUTPUT_FILE = "output.json"
 """Name of the file in the control folder with the generation whose rank 0 may write to the output folder here."""
 OUTPUT_GIVEN_FILE = "output-given.json"
 """Name of the file in the control folder with the generation since which a process is rank 0 no more, and writes nothing."""
-STOP_FILE = "stop.json"
-"""Name of the file in the control folder that the agent writes before SIGTERM: a rank in a collective runs no handler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +49,8 @@ class Order:
     `speeds`: expected relative speed of each rank, by rank; empty for equal speeds.
 
     `mesh`: mesh of a sharded model's ranks; None: all ranks divide its parameters.
+
+    `why`: reason of the change.
     """
 
     generation: int
@@ -62,6 +63,7 @@ class Order:
     losses_at_s: float = 0.0
     speeds: tuple[float, ...] = ()
     mesh: MeshShape | None = None
+    why: ChangeReason = NO_REASON
 
 
 def member_id(generation: int, rank: int) -> str:
@@ -96,6 +98,7 @@ def order_from_json(text: str) -> Order:
             mesh=MeshShape(**{name: int(mesh[name]) for name in DIMENSIONS if name in mesh})
             if mesh
             else None,
+            why=reason_of(fields.get("why")),
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an order: {text[:80]!r}") from error
@@ -112,33 +115,11 @@ def generation_from_json(text: str) -> int:
     Raises:
         ValueError: the text holds none.
     """
-    generation = _only_field(text, "generation")
+    fields = json.loads(text)
+    generation = fields.get("generation") if isinstance(fields, dict) else None
     if not isinstance(generation, int):
         raise ValueError(f"not a generation: {text[:80]!r}")  # noqa: TRY004  # the text is wrong, not its type
     return generation
-
-
-def stop_to_json(grace_s: float) -> str:
-    """Return the text of the stop file: `grace_s` seconds after it is written, the agent kills the ranks."""
-    return json.dumps({"grace_s": grace_s})
-
-
-def grace_from_json(text: str) -> float:
-    """Return the grace period in seconds from the text of a stop file.
-
-    Raises:
-        ValueError: the text holds none.
-    """
-    grace_s = _only_field(text, "grace_s")
-    if not is_finite(grace_s) or grace_s < 0:
-        raise ValueError(f"not a grace period: {text[:80]!r}")
-    return float(grace_s)
-
-
-def _only_field(text: str, name: str) -> object:
-    """Return the field of a control file that holds one; None if it does not."""
-    fields = json.loads(text)
-    return fields.get(name) if isinstance(fields, dict) else None
 
 
 def _plan(fields: dict[str, object]) -> BatchPlan:

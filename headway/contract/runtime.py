@@ -2,7 +2,7 @@
 
 Standard library only, because every rank imports it. A rank finds its *control folder* in `HEADWAY_CONTROL`. It appends
 one JSON line per message to `rank-<RANK>.jsonl` there, which survives a restart of the agent. In the other direction the agent
-writes `order.json`, the latest membership that the service ordered, and `stop.json` before it stops the rank, see `orders`.
+writes `order.json`, the latest membership that the service ordered, and `stop.json` before it stops the rank, see `orders` and `changes`.
 
 To stop a rank, the agent sends SIGTERM. The library then saves a checkpoint, sends `Stopped` and exits with `EXIT_STOPPED`.
 """

@@ -13,6 +13,7 @@ modules do not depend on one another.
 
 from headway.train.gradients.clipping import clip_grad_norm_
 from headway.train.loader import Loader
+from headway.train.membership.changes import Change, Preemption
 from headway.train.session import Run, init
 
-__all__ = ["Loader", "Run", "clip_grad_norm_", "init"]
+__all__ = ["Change", "Loader", "Preemption", "Run", "clip_grad_norm_", "init"]

@@ -16,6 +16,7 @@ from headway.train.data.reported_values import ReportedValues
 from headway.train.gradients.averaging import Gradients
 from headway.train.host.environment import Environment
 from headway.train.host.output import warn
+from headway.train.membership.changes import Changes
 from headway.train.membership.control import Mailbox
 from headway.train.membership.standstill import StandstillWatch
 from headway.train.membership.team import Team
@@ -34,6 +35,7 @@ def assemble_training(
     team: Team,
     mailbox: Mailbox,
     stop: StopRequest,
+    changes: Changes,
     parallelize: Parallelize | None,
     mesh: Sequence[str],
     local: Sequence[str],
@@ -65,6 +67,7 @@ def assemble_training(
         team=team,
         mailbox=mailbox,
         stop=stop,
+        changes=changes,
         saver=saver,
         state_sync=StateSync(replica, team, saver, mailbox, resharder),
         audit=ReplicaAudit.of(replica, saver, wanted=environment.audits, has_agent=has_agent, local=local),

@@ -9,6 +9,7 @@ from headway.contract.runtime import EXIT_DONE, EXIT_STOPPED, Left, Stopped
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
 from headway.train.host.output import warn
+from headway.train.membership.changes import Changes
 from headway.train.membership.control import Mailbox
 from headway.train.membership.meeting import PeersLost
 from headway.train.membership.team import Team
@@ -19,13 +20,20 @@ class Departure:
     """The end of this rank's process, with its state saved where no other rank keeps it."""
 
     def __init__(
-        self, replica: Replica, team: Team, saver: Saver, mailbox: Mailbox, state_sync: StateSync
+        self,
+        replica: Replica,
+        team: Team,
+        saver: Saver,
+        mailbox: Mailbox,
+        state_sync: StateSync,
+        changes: Changes,
     ) -> None:
         self._replica = replica
         self._team = team
         self._saver = saver
         self._mailbox = mailbox
         self._state_sync = state_sync
+        self._changes = changes
 
     def as_ordered(self, order: Order, place: Place, idle_s: float) -> NoReturn:
         """Leave, because this rank is not a member of the next generation. No peer waits for it.
@@ -51,6 +59,7 @@ class Departure:
         if not self._state_sync.has_state:
             leave(EXIT_STOPPED)
         peers = self._team.peers
+        self._changes.stopping(peers)
         saved = self._saver.save(self._replica, place) if peers and saves else True
         try:
             outcomes = peers.gather(saved) if peers else [[self._save_alone(place)]]

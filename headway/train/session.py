@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from headway.contract.runtime import Hello
 from headway.preemption import StopRequest
@@ -20,16 +19,17 @@ from headway.train.checkpoint.replica import Place, Stateful
 from headway.train.collectives.registry import make_backend
 from headway.train.data.goal import TrainingGoal, Until, ends_by_progress
 from headway.train.gradients.averaging import Gradients
-from headway.train.gradients.scaler import ScalerOncePerBatch
-from headway.train.gradients.schedule import OncePerBatch
+from headway.train.gradients.device import device_of
 from headway.train.gradients.stepping import step_once_per_batch
+from headway.train.gradients.wrapping import once_per_batch
 from headway.train.host.environment import Environment
+from headway.train.membership.changes import Callback, Changes, Preemption
 from headway.train.membership.control import Mailbox, write_stacks_on_request
 from headway.train.membership.team import Team
 from headway.train.run_data import RunData
 from headway.train.sharding.template import Parallelize
 from headway.train.source import BatchSource
-from headway.train.state.memory import keep_freed_memory, touch
+from headway.train.state.memory import keep_freed_memory, touch_for_training
 from headway.train.step_feed import StepFeed
 from headway.train.trackers.sender import TrackedReport
 from headway.train.training import Training
@@ -38,21 +38,13 @@ from headway.train.value_sender import ValueSender, number_of
 if TYPE_CHECKING:
     from headway.train.gradients.pipeline import LossFunction, Pipeline
 
-_HELD_BESIDE_PARAMETERS = 4
-"""Host memory that a rank holds besides its parameters, in multiples of their size.
-
-Optimizers usually keep two averages of each parameter. DDP keeps gradient buckets, and rearranges them in its
-second step.
-"""
-
 
 def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:
     """Join the training run to which this process belongs, according to its environment variables.
 
-    Under Headway the process is one rank of a job. Under torchrun it is one of several ranks without a
-    scheduler. Started by hand it is alone. The same script works in all three cases. Checkpoints are saved if
-    `HEADWAY_CHECKPOINT_URI` is set. Call the function once, in the main thread: it installs a SIGTERM handler
-    that requests a stop after the current step.
+    Under Headway the process is one rank of a job. Under torchrun it is one of several ranks without a scheduler. Started by
+    hand it is alone. The same script works in all three cases. Checkpoints are saved if `HEADWAY_CHECKPOINT_URI` is set. Call
+    the function once, in the main thread: it installs a SIGTERM handler that requests a stop after the current step.
 
     Args:
         timeout_s: seconds that a rank waits for its peers before it fails. It must exceed the longest time that one
@@ -71,7 +63,7 @@ def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:
     write_stacks_on_request(environment.control, environment.rank)
     mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)
     mailbox.send(Hello)
-    device = _device(environment.local_rank)
+    device = device_of(environment.local_rank)
     if environment.live and device.type == "cpu":
         keep_freed_memory()
     team = Team(environment, make_backend(collective, device), timeout_s, stop, mailbox)
@@ -92,6 +84,7 @@ class Run(RunData):
     ) -> None:
         super().__init__(environment, device, team)
         self._value_sender = ValueSender(mailbox, environment, is_main=lambda: self.is_main)
+        self._changes = Changes(team, stop, environment.control)
         self._assemble = partial(
             assemble_training,
             environment=environment,
@@ -99,6 +92,7 @@ class Run(RunData):
             team=team,
             mailbox=mailbox,
             stop=stop,
+            changes=self._changes,
             values=self._value_sender.values,
             began_s=time.perf_counter(),
         )
@@ -132,10 +126,7 @@ class Run(RunData):
 
     @property
     def progress(self) -> float:
-        """Epochs of training progress since the job began, in epochs with the job's own batch.
-
-        Steps of that batch if the data have no epochs.
-        """
+        """Training progress since the job began in epochs with the job's own batch; in its steps if the data have no epochs."""
         if self._training is None or self._source is None:
             return 0.0
         place, length = self._training.place, self._source.epoch_samples
@@ -189,13 +180,13 @@ class Run(RunData):
             model.to(self.device)
         gradients = Gradients(model, device=self.device, min_depth=self._environment.min_depth)
         parameter_bytes = gradients.nbytes  # before the parameters are sharded
-        wrapped = [_once_per_batch(one, gradients) for one in more]
+        wrapped = [once_per_batch(one, gradients) for one in more]
         objects: list[Stateful] = [model, optimizer, *wrapped]
         self._training = self._assemble(objects, gradients, parallelize=parallelize, mesh=mesh, local=local)
         self._training.prepare()
         if self._environment.live and self.device.type == "cpu":
             share = 1 if parallelize is None else self.world_size
-            touch(_HELD_BESIDE_PARAMETERS * parameter_bytes // share)
+            touch_for_training(parameter_bytes // share)
         for one in (optimizer, *more):
             if isinstance(one, Optimizer):
                 step_once_per_batch(one, gradients)
@@ -341,12 +332,35 @@ class Run(RunData):
         training.complete()
         self._value_sender.complete = True
 
+    def preemption(self) -> Preemption | None:
+        """Return the stop of the whole job on which its ranks have agreed; None while they train.
+
+        It is the same on every rank from the step boundary on at which the ranks stop, so callbacks of `before_change` see it.
+        """
+        return self._changes.preemption
+
+    def before_change(self, callback: Callback) -> Callback:
+        """Call the function with each planned `Change` before it, and before a stop. Returns it, so it serves as a decorator.
+
+        Each rank of the old members calls it at the same step boundary, also one that leaves; a lost rank gives no warning. A
+        stop saves the state after it. An error in it ends the process.
+        """
+        self._changes.before.append(callback)
+        return callback
+
+    def after_change(self, callback: Callback) -> Callback:
+        """Call the function with each `Change` after it, lost ranks included. Returns it, so it serves as a decorator.
+
+        Each new member calls it before its next step, also one that joins; no start does, nor a move through a checkpoint.
+        """
+        self._changes.after.append(callback)
+        return callback
+
     @property
     def accumulating(self) -> bool:
         """True while the step continues with another batch, so that `optimizer.step()` will do nothing.
 
-        Only a script that uses gradients needs it, for example to clip them: gradients are complete when it
-        is False.
+        Only a script that uses gradients needs it, for example to clip them: gradients are complete when it is False.
         """
         return self._training is not None and self._training.gradients.accumulating
 
@@ -384,17 +398,3 @@ class Run(RunData):
             values={name: number_of(value) for name, value in metrics.items()},
         )
         self._value_sender.values.add(report, alone=self.world_size == 1)
-
-
-def _once_per_batch(one: Any, gradients: Gradients) -> Any:
-    """Return an object of `prepare` whose `step` or `update` waits for the whole batch, if it has one."""
-    if isinstance(one, LRScheduler):
-        return OncePerBatch(one, gradients)
-    return ScalerOncePerBatch(one, gradients) if isinstance(one, torch.amp.GradScaler) else one
-
-
-def _device(local_rank: int) -> torch.device:
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)

@@ -20,6 +20,7 @@ from headway.train.data.reported_values import ReportedValues
 from headway.train.departure import Departure
 from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.probe import NoiseProbe
+from headway.train.membership.changes import Changes
 from headway.train.membership.control import Mailbox
 from headway.train.membership.meeting import PeersLost, Superseded
 from headway.train.membership.peers import Peers
@@ -47,6 +48,7 @@ class Training:
         mailbox: Mailbox,
         stop: StopRequest,
         saver: Saver,
+        changes: Changes,
         state_sync: StateSync,
         audit: ReplicaAudit,
         values: ReportedValues,
@@ -57,11 +59,9 @@ class Training:
         self.evaluates = False
         self.gradients, self.values = gradients, values
         self._replica, self._team, self._mailbox = replica, team, mailbox
-        self._stop = stop
-        self._saver = saver
-        self._state_sync = state_sync
-        self._audit = audit
-        self._departure = Departure(replica, team, saver, mailbox, state_sync)
+        self._stop, self._changes, self._saver = stop, changes, saver
+        self._state_sync, self._audit = state_sync, audit
+        self._departure = Departure(replica, team, saver, mailbox, state_sync, changes)
         self._reporter = Reporter(mailbox)
         self.pace = self._reporter.pace
         self._reading = Reading()
@@ -69,8 +69,7 @@ class Training:
         self._progress: StepProgress | None = None
         self._boundary: Boundary | None = None
         self._agreement: Agreement | None = None
-        self._attempted_samples = 0
-        self._steps_taken = 0
+        self._attempted_samples = self._steps_taken = 0
         self._created_s = self._began_s = self._ended_s = began_s
 
     # Before the first step
@@ -329,6 +328,7 @@ class Training:
 
         May end the process: if this rank is not a member, on a request to stop, or when no order comes.
         """
+        self._changes.begin(None if lost else order)
         self._boundary = None
         self.pace.restart()
         batch = self.split.global_batch
@@ -356,6 +356,7 @@ class Training:
                 self._team.abort()
                 order, after = None, following.generation
         self._resume(peers, batch)
+        self._changes.complete(lost=following.lost)
 
     def _meet(self, order: Order) -> Peers:
         """Become a member under the order, with the same state as the others."""

@@ -38,7 +38,7 @@ The launcher uses this module too, so it imports nothing but the standard librar
             order.json   order of members that the ranks of this run follow, written by the agent
             output.json  generation whose rank 0 may write to the output folder here, written by the agent
             output-given.json  generation since which a process is rank 0 no more
-            stop.json    grace period of the ranks, written by the agent before SIGTERM
+            stop.json    grace period of the ranks and the reason of the stop, written by the agent before SIGTERM
             rank-N.jsonl messages of a rank to the agent
 
 `write_json` replaces a file by a rename, so a crash never leaves a half-written file.
@@ -49,19 +49,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.contract.orders import ORDER_FILE, OUTPUT_FILE, OUTPUT_GIVEN_FILE, STOP_FILE
+from headway.contract.changes import STOP_FILE, boot_clock_s
+from headway.contract.orders import ORDER_FILE, OUTPUT_FILE, OUTPUT_GIVEN_FILE
 
 _JOB_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$")
 
 
 def boot_s() -> float:
     """Return the seconds since the host booted, including time asleep: the clock of leases and deadlines."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return boot_clock_s()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -13,11 +13,15 @@ from pathlib import Path
 import structlog
 
 from headway.contract.agents import Member, OrderCommand
-from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json, stop_to_json
+from headway.contract.changes import NO_REASON, ChangeKind, ChangeReason, StopNotice, stop_to_json
+from headway.contract.orders import BatchPlan, Order, member_id, order_from_json, order_to_json
 from headway.contract.values.meshes import mesh_of
 from worker_agent.host.folders import RunFolder, boot_s, write_text
 
 _log = structlog.get_logger()
+
+AGENT_ENDS = ChangeReason(ChangeKind.DRAIN, "the agent of its node ends")
+"""Reason of the stop of all runs before an agent ends."""
 
 
 def order_of(command: OrderCommand) -> Order:
@@ -34,6 +38,7 @@ def order_of(command: OrderCommand) -> Order:
         losses_at_s=losses.at.timestamp() if losses else 0.0,
         speeds=speeds_of(command.members),
         mesh=mesh_of(command.mesh) if command.mesh else None,
+        why=command.why or NO_REASON,
     )
 
 
@@ -57,15 +62,16 @@ def store_newest(path: Path, order: Order) -> None:
         write_text(path, order_to_json(order), 0o640)  # ranks with their own user read it by group
 
 
-def announce_stop(folder: RunFolder, kill_at_s: float | None) -> None:
-    """Tell the ranks of a run that they are stopped, and killed at `kill_at_s` (boot-time clock; None: never).
+def announce_stop(folder: RunFolder, kill_at_s: float | None, why: ChangeReason) -> None:
+    """Tell the ranks of a run that and why they are stopped, and killed at `kill_at_s` (boot-time clock; None: never).
 
     A failure is only logged: ranks between two steps follow the signal alone.
     """
     if kill_at_s is None:
         return
     try:
-        write_text(folder.stop, stop_to_json(max(0.0, kill_at_s - boot_s())), 0o640)
+        notice = StopNotice(grace_s=max(0.0, kill_at_s - boot_s()), kill_at_s=kill_at_s, why=why)
+        write_text(folder.stop, stop_to_json(notice), 0o640)
     except OSError as error:
         _log.warning("could not announce a stop", run=folder.name, error=str(error))
 

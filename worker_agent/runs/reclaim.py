@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import structlog
 
+from headway.contract.changes import ChangeKind, ChangeReason
 from worker_agent.host.folders import boot_s
 from worker_agent.runs import reconcile as rules
 from worker_agent.runs.reconcile import Phase
 from worker_agent.runs.registry import Runs
 
 _log = structlog.get_logger()
+
+_TAKEN = ChangeReason(ChangeKind.SPOT_NOTICE, "the provider takes the machine away")
 
 
 class Reclaim:
@@ -32,5 +35,6 @@ class Reclaim:
             due_s = rules.last_call_s(run.command.grace_s, self._noticed_s, self._reclaim_s)
             if now_s >= due_s and not run.state.ending and run.state.phase is not Phase.GONE:
                 _log.warning("the host is taken away: stopping", run=run.folder.name)
+                run.explain(_TAKEN)
                 run.state = rules.reclaimed(run.state, reclaim_s=self._reclaim_s, now_s=now_s)
                 run.save()

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from headway.contract.agents import RunCommand
+from headway.contract.changes import NO_REASON, ChangeReason, reason_of
 from headway.contract.runtime import message_file
 from worker_agent.host.folders import JobFolder, LoggedRun, RunFolder, StateFolder, read_json, write_json
 from worker_agent.isolation.scratch import remove_scratch
@@ -56,6 +57,8 @@ class Run:
     """Newest generation that a stop named; its sender waits for the release of that generation."""
     unwanted: bool = False
     """True if the service does not want the run here, because another node does its work."""
+    why: ChangeReason = NO_REASON
+    """Reason of the first stop that gave one."""
     name: str = field(init=False)
     message_files: tuple[tuple[int, str], ...] = field(init=False)
     """Message file of each rank, computed once, because it is read many times a second."""
@@ -73,12 +76,18 @@ class Run:
         ranks = tuple(slot.rank for slot in self.command.ranks)
         return LoggedRun(self.folder, ranks, has_secrets=bool(self.command.secrets))
 
+    def explain(self, why: ChangeReason | None) -> None:
+        """Note why the run is stopped, unless an earlier stop has said so."""
+        if why is not None and not self.state.ending:
+            self.why = why
+
     def save(self) -> None:
         """Store on disk what a restarted agent must know."""
         notes = {name: getattr(self.state, name) for name in _STATE_NOTES}
         notes |= {name: getattr(self, name) for name in _RUN_NOTES}
         sets = {name: sorted(getattr(self, name)) for name in _SET_NOTES}
-        write_json(self.folder.notes, {**notes, **sets, "slots": sorted(self.state.slots)})
+        notes |= {"why": asdict(self.why), "slots": sorted(self.state.slots)}
+        write_json(self.folder.notes, {**notes, **sets})
 
 
 def new_run(state: StateFolder, command: RunCommand) -> Run:
@@ -222,4 +231,5 @@ def _load(folder: RunFolder, command: RunCommand) -> Run:
     kept = {name: notes[name] for name in _STATE_NOTES if name in notes}
     fields = {name: notes[name] for name in _RUN_NOTES if name in notes}
     fields |= {name: set(notes[name]) for name in _SET_NOTES if name in notes}
+    fields["why"] = reason_of(notes.get("why"))
     return Run(command, folder, replace(initial, slots=slots, phase=phase, **kept), **fields)

@@ -90,3 +90,11 @@ class DeviceMeter:
 def memory_of(device: torch.device) -> int | None:
     """Return the bytes of an accelerator's memory; None for a host."""
     return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else None
+
+
+def device_of(local_rank: int) -> torch.device:
+    """Return the device of the rank with this number on its host, and select it."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)

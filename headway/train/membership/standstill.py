@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from headway.contract.orders import STOP_FILE, grace_from_json
+from headway.contract.changes import STOP_FILE, stop_from_json
 from headway.contract.runtime import StandsStill
 from headway.preemption import StopRequest
 from headway.train.host.connections import retransmit_each_second, unanswered_hosts
@@ -217,7 +217,7 @@ def _read_grace_s(path: str) -> float | None:
     if not os.path.exists(path):  # noqa: PTH110  # five times a second, and pathlib takes three times as long
         return None
     try:
-        return grace_from_json(Path(path).read_text(encoding="utf-8"))
+        return stop_from_json(Path(path).read_text(encoding="utf-8")).grace_s
     except (OSError, ValueError) as error:
         warn(f"the agent's stop cannot be read, and is tried again: {error}")
         return None

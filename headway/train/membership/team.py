@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
+from headway.contract.changes import NO_REASON, ChangeReason
 from headway.contract.orders import Order, member_id
 from headway.contract.runtime import CannotMeet
 from headway.contract.values.meshes import MeshShape
@@ -66,12 +67,16 @@ class Team:
         self.peers: Peers | None = None
         self.leaves = False
         """True once the ranks have agreed to stop, and wait for those that save."""
-        self._id = member_id(environment.generation, environment.rank)
+        self.id = member_id(environment.generation, environment.rank)
         self._control = environment.control
         self._writes_output = environment.rank == 0 and not environment.joins
         self._first = environment.first_order if environment.live else None
         launched = {member_id(self.generation, rank): rank for rank in range(self.world_size)}
         self._members = dict(self._first.members) if self._first else launched
+        self.members_before: frozenset[str] | None = None
+        """Members that the last change ended; None if no present member was one of them, or this one does not know yet."""
+        self.why = NO_REASON
+        """Reason of the last change."""
         self._orders = Orders(environment.control, environment.losses_per_h)
         self._backend = backend
         self._timeout = timedelta(seconds=timeout_s)
@@ -118,9 +123,16 @@ class Team:
         """Names of the members, by rank."""
         return sorted(self._members, key=self._members.__getitem__)
 
-    def know(self, members: Mapping[str, int]) -> None:
-        """Take the names of the present members from a peer, because a new member knows only its own."""
-        self._members = dict(members)
+    def know(self, members: Mapping[str, int], before: frozenset[str] | None, why: ChangeReason) -> None:
+        """Take the names of the present members, and of those before, and the reason of the change from a peer.
+
+        A new member knows only its own.
+        """
+        self._members, self.members_before, self.why = dict(members), before, why
+
+    def note_members(self) -> None:
+        """Keep the names of the present members, which a change ends. A new member learns them by `know`."""
+        self.members_before = None if self.peers is None else frozenset(self._members)
 
     @property
     def data_rank(self) -> int:
@@ -147,7 +159,7 @@ class Team:
 
     def includes_me(self, order: Order) -> bool:
         """Return True if this process is a member under the order."""
-        return self._id in order.members
+        return self.id in order.members
 
     def leave(self) -> None:
         """Leave the group of the present peers."""
@@ -170,7 +182,7 @@ class Team:
             PeersLost: a member, or the store, is gone.
             Superseded: there is a newer order, or a stop was requested.
         """
-        rank = order.members[self._id]
+        rank = order.members[self.id]
         wait_s = math.inf if patient else self._timeout.total_seconds()
         with_newcomers = not order.lost and not order.members.keys() <= self._members.keys()
         patience_s = _MEET_WITHIN_S if with_newcomers and not patient else math.inf

@@ -17,6 +17,13 @@ _PAGE_BYTES = 4096
 _MOST_SHARE = 0.25
 """Largest share of free memory to touch, because other processes and new members need memory too."""
 
+_HELD_BESIDE_PARAMETERS = 4
+"""Host memory that a rank holds besides its parameters, in multiples of their size.
+
+Optimizers usually keep two averages of each parameter. DDP keeps gradient buckets, and rearranges them in its
+second step.
+"""
+
 
 def keep_freed_memory() -> None:
     """Make this process keep freed memory and reuse it for large blocks. Does nothing without glibc."""
@@ -42,3 +49,8 @@ def _free_bytes() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
+def touch_for_training(parameter_bytes: int) -> None:
+    """Touch the host memory that a rank will hold besides so many bytes of parameters."""
+    touch(_HELD_BESIDE_PARAMETERS * parameter_bytes)

@@ -180,12 +180,13 @@ class StateSync:
             self._form_group(peers)
         # Ranks at one position may have computed its progress, noise and streams from different messages.
         counted = {name: getattr(place, name) for name in _COUNTED}
-        mine_now = pickle.dumps((batching.state(), counted, self._team.members))
+        change = (self._team.members, self._team.members_before, order.why)
+        mine_now = pickle.dumps((batching.state(), counted, change))
         # From a peer with the same job and the same code.
         theirs = pickle.loads(peers.bytes_from(source, mine_now))  # noqa: S301
-        plan, counted, members = theirs
+        plan, counted, change = theirs
         batching.take_over(plan)
-        self._team.know(members)
+        self._team.know(*change)
         place = replace(place, **counted, noise=batching.noise_state)
         self._protect(peers)
         self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from headway.contract import runtime
 from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCommand
+from headway.contract.changes import ChangeReason
 from headway.contract.output import OutputHandover, OutputPlan
 from headway.contract.spec import JobSpec
 from headway.tracing import SpanRef
@@ -16,6 +17,7 @@ from service.domain.jobs.job import Job
 from service.domain.jobs.membership import Members, Store, nodes_of, ranks_left
 from service.domain.jobs.ranks import NodeRanks, choose_port
 from service.domain.jobs.records import AllocationRecord
+from service.domain.life.change_reasons import change_reason
 from service.domain.life.effects import SendCommands
 from service.domain.life.expected_losses import losses_of_members, with_losses
 from service.domain.life.life import Life
@@ -154,6 +156,7 @@ def send_order(life: Life, generation: int, members: Members, store: Store, *, l
     running = {node for born, nodes in held.items() if born <= job.newest_generation for node in nodes}
     recipients = sorted(running | set(nodes_of(members)))
     handovers = _handovers(life.running, members, running)
+    why = _reason_of(life.generations.get(generation))
     orders = [
         OrderCommand(
             command_id=(command_id := f"{job.id}.{generation}.order.{node_id}"),
@@ -168,6 +171,7 @@ def send_order(life: Life, generation: int, members: Members, store: Store, *, l
             batch=_batch_order(job),
             losses=job.progress.losses,
             output=handovers.get(node_id),
+            why=why,
         )
         for node_id in recipients
     ]
@@ -194,6 +198,10 @@ def _handovers(
     return {taker: part, giver: part.model_copy(update={"role": "give"})}
 
 
+def _reason_of(record: AllocationRecord | None) -> ChangeReason | None:
+    return None if record is None else change_reason(record.reason, record.message)
+
+
 def send_losses(life: Life) -> Life:
     """Repeat the present order to the nodes of the running generation, with the losses now expected."""
     record, before = life.running, life.job.progress.losses
@@ -214,6 +222,7 @@ def send_losses(life: Life) -> Life:
             mesh=job.progress.mesh,
             batch=_batch_order(job),
             losses=losses,
+            why=_reason_of(record),
         )
         for node_id in nodes_of(record.members)
     ]
@@ -247,8 +256,14 @@ def _next_batch(job: Job) -> int | None:
     return wanted or job.progress.global_batch
 
 
-def stop_generation(life: Life, mode: StopMode, *, dump_stacks: bool = False) -> Life:
-    """Ask every node that holds slots of the job to stop its processes, from every start."""
+def stop_generation(
+    life: Life, mode: StopMode, *, why: ChangeReason | None = None, dump_stacks: bool = False
+) -> Life:
+    """Ask every node that holds slots of the job to stop its processes, from every start.
+
+    `why` is the reason that the ranks read; None: that of the job's state.
+    """
+    why = why or change_reason(life.job.reason, life.job.message)
     held = life.loaded_footprint.held
     oldest = {node: born for born in sorted(held, reverse=True) for node in held[born]}
     stops = []
@@ -257,7 +272,7 @@ def stop_generation(life: Life, mode: StopMode, *, dump_stacks: bool = False) ->
             for node_id in nodes:
                 # The stop of the lowest generation also covers older processes that the node may still run.
                 down_to = 0 if born == oldest[node_id] else born
-                stop = _stop(life.job, born, node_id, mode, oldest=down_to, dump_stacks=dump_stacks)
+                stop = _stop(life.job, born, node_id, mode, oldest=down_to, why=why, dump_stacks=dump_stacks)
                 stops.append((node_id, stop))
     return life.having(SendCommands(tuple(stops)))
 
@@ -272,7 +287,14 @@ def stop_start(life: Life, generation: int) -> Life:
 
 
 def _stop(
-    job: Job, generation: int, node_id: str, mode: StopMode, *, oldest: int, dump_stacks: bool = False
+    job: Job,
+    generation: int,
+    node_id: str,
+    mode: StopMode,
+    *,
+    oldest: int,
+    why: ChangeReason | None = None,
+    dump_stacks: bool = False,
 ) -> StopCommand:
     command_id = f"{job.id}.{generation}.stop-{mode}.{node_id}"
     return StopCommand(
@@ -284,4 +306,5 @@ def _stop(
         mode=mode,
         grace_s=job.spec.checkpoint.grace_s,
         dump_stacks=dump_stacks,
+        why=why,
     )

@@ -15,6 +15,7 @@ from service.domain.jobs.job import size_of
 from service.domain.jobs.lifecycle import JobEvent, advance, allows
 from service.domain.jobs.restorable import Restorable, at_text
 from service.domain.jobs.resumption import stop_text
+from service.domain.life.change_reasons import change_reason
 from service.domain.life.changes import give_up, halt_switch
 from service.domain.life.commands import StopMode, stop_generation
 from service.domain.life.effects import CallRound
@@ -66,7 +67,7 @@ def pause(life: Life, *, reason: Reason, why: str) -> Life:
     if job.state not in {JobState.RESIZING, JobState.RECOVERING}:
         advance(job, JobEvent.PAUSE, reason=job.reason, message=job.message, now=life.now)  # raises
     if switching is not None:
-        life = stop_generation(life, "checkpoint")
+        life = stop_generation(life, "checkpoint", why=change_reason(reason, why))
     return life.noted("pause_requested", message="pauses once its ranks have stopped")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.contract.agents import InterruptionKind, InterruptionNotice, RankExited
+from headway.contract.changes import STOP_FILE, ChangeKind, stop_from_json
 from tests.fake_metadata import FakeMetadata
 from tests.integration.agent.looking import wait_until
 from tests.integration.agent.stub import AgentProcess, StubService
@@ -81,6 +82,7 @@ def test_without_the_service_the_agent_stops_its_ranks_in_time(
         stub.answering = True
     (exit_,) = stub.exits("job").values()
     assert (exit_.exit_code, exit_.stopped_by_agent) == (143, True)
+    assert stop_from_json((state / "control" / STOP_FILE).read_text()).why.kind is ChangeKind.SPOT_NOTICE
     (notice,) = notices(stub)
     assert notice.sequence < exit_.sequence, "the service knows why before it hears of the end"
 

@@ -28,6 +28,7 @@ from headway.contract import (
     run_facts,
     runtime,
 )
+from headway.contract.changes import ChangeKind, ChangeReason
 from headway.contract.values.meshes import MeshShape
 from worker_agent.launcher import protocol
 
@@ -46,6 +47,7 @@ _MEMBER = agents.Member(
     rank=0, node_id="n01", slot=3, born_generation=5, born_rank=1, device_kind="a100", speed=4.0
 )
 _TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+_WHY = ChangeReason(ChangeKind.DRAIN, "node-1 is draining")
 _SAID = {"rank": 1, "generation": 7, "at_s": 1_763_726_400.25}
 
 COMMANDS: tuple[BaseModel, ...] = (
@@ -63,10 +65,11 @@ COMMANDS: tuple[BaseModel, ...] = (
     agents.OrderCommand(
         **_JOB, command_id="c2", store_addr="10.0.0.1", store_port=20002, members=[_MEMBER], lost=True, mesh="fsdp=2,tp=2",
         batch=agents.BatchOrder(global_batch=512), losses=run_facts.LossRate(per_h=0.25, at=_AT),
-        traceparent=_TRACEPARENT,
+        why=_WHY, traceparent=_TRACEPARENT,
     ),
     agents.StopCommand(
-        **_JOB, command_id="c3", oldest=5, mode="checkpoint", grace_s=60.0, dump_stacks=True, traceparent=_TRACEPARENT
+        **_JOB, command_id="c3", oldest=5, mode="checkpoint", grace_s=60.0, dump_stacks=True, why=_WHY,
+        traceparent=_TRACEPARENT,
     ),
 )  # fmt: skip
 

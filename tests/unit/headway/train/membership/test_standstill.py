@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.contract.orders import grace_from_json, stop_to_json
 from headway.train.membership.standstill import (
     ABORTED_AFTER,
     LEAST_S,
@@ -84,17 +83,6 @@ def test_a_stop_ends_a_wait_after_its_share_of_the_grace_period_and_no_younger_o
         now_s - max(stopped_s, since_s) >= ABORTED_AFTER * grace_s
     )
     assert not must_abort(now_s, None, stopped_s, grace_s)
-
-
-@given(st.floats(0, 1e6))
-def test_ranks_read_the_grace_period_that_the_agent_announces(grace_s: float) -> None:
-    assert grace_from_json(stop_to_json(grace_s)) == grace_s
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"grace_s": -1}', '{"grace_s": "6"}', '{"grace_s": NaN}'])
-def test_another_text_announces_nothing(text: str) -> None:
-    with pytest.raises(ValueError, match=r".*"):
-        grace_from_json(text)
 
 
 class Work:
