@@ -26,6 +26,8 @@ AVERAGE = (
     f"headway: {REPLICAS_DIFFER}object 2, 0.weight differs on rank 1; object 2, 0.bias differs on rank 1; "
 )
 
+SHADOW = f"headway: {REPLICAS_DIFFER}object 3, shadow.1.bias differs on rank 1; object 3, shadow.1.weight "
+
 
 @pytest.fixture
 def apart(job: Callable[..., Job]) -> Callable[..., Job]:
@@ -63,6 +65,17 @@ def test_moving_average_kept_by_rank_0_alone_is_named(apart: Callable[..., Job])
     ended = apart("--apart", "average", "--from-step", 5).run(2)
     assert codes(ended) == [EXIT_RETRY] * 2, ended.output()
     assert all(AVERAGE in log for log in logs(ended)), ended.output()
+
+
+def test_moving_average_that_is_no_module_is_named_by_its_path(apart: Callable[..., Job]) -> None:
+    ended = apart("--apart", "shadow", "--from-step", 5).run(2)
+    assert codes(ended) == [EXIT_RETRY] * 2, ended.output()
+    assert all(SHADOW in log for log in logs(ended)), ended.output()
+
+
+def test_moving_average_that_is_named_as_local_may_differ(apart: Callable[..., Job]) -> None:
+    ended = apart("--apart", "shadow", "--local", "object 3, shadow.*").run(2)
+    assert codes(ended) == [0, 0], ended.output()
 
 
 def test_stopped_job_goes_on_from_its_last_equal_checkpoint(apart: Callable[..., Job]) -> None:

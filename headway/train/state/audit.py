@@ -42,7 +42,7 @@ class ReplicaAudit:
         """
         compares = wanted and not replica.is_sharded
         guard = (
-            ReplicaGuard(replica.model, replica.optimizers, others=replica.other_models, local=local)
+            ReplicaGuard(replica.model, replica.optimizers, others=replica.others, local=local)
             if compares
             else None
         )

@@ -1,8 +1,9 @@
 """Guard of a replicated model: ranks compare what must be equal, and name what differs.
 
 A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set, the steps of each optimizer, and
-the parameters of further modules, for example of a moving average. Other buffers may differ between steps, because each step
-starts with those of rank 0. A script may name tensors as local.
+the parameters of further modules and the tensors in the state of other objects, for example of a moving average. Other buffers
+may differ between steps, because each step starts with those of rank 0, and so may their copies in such a state. A script may
+name tensors as local.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pickle
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from headway.train.checkpoint.replica import Stateful
 from headway.train.data.boundary import refuse_unequal_steps
 from headway.train.membership.peers import Peers
 
@@ -47,7 +49,9 @@ class ReplicaReading:
     def digest(self) -> int:
         """A number that is equal for equal readings; NaN equals NaN."""
         rates = [(name, struct.pack("<d", rate)) for name, rate in self.rates.items()]
-        text = repr((list(self.sums.items()), rates, list(self.trainable.items()), list(self.steps.items())))
+        text = repr(
+            (sorted(self.sums.items()), rates, list(self.trainable.items()), list(self.steps.items()))
+        )
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
@@ -103,44 +107,75 @@ class StepCount:
         return count
 
 
-def refuse_unmatched(model: nn.Module, others: Mapping[str, nn.Module], local: Sequence[str]) -> None:
-    """Raise ValueError if a name or pattern in `local` matches no parameter or buffer of the model, or parameter of the others."""
+def refuse_unmatched(model: nn.Module, others: Mapping[str, Stateful], local: Sequence[str]) -> None:
+    """Raise ValueError if a name or pattern in `local` matches no parameter or buffer of the model, or tensor of the others.
+
+    The state of an object that is no module may get its tensors later.
+    """
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    names += _parameters_of(others)
+    names += _tensors_of(others, _compared_buffers(model)[1])
+    growing = [f"{name}, " for name, one in others.items() if not isinstance(one, nn.Module)]
     for pattern in local:
-        if not any(_matches(name, [pattern]) for name in names):
+        if not any(_matches(name, [pattern]) for name in names) and not pattern.startswith(tuple(growing)):
             raise ValueError(
                 f"prepare() got local={pattern!r}, which matches no parameter or buffer of the model; "
                 f"give a name such as {', '.join(names[:_NAMED])}, or a pattern with *"
             )
 
 
-def _parameters_of(others: Mapping[str, nn.Module]) -> dict[str, torch.Tensor]:
-    return {
-        f"{prefix}, {name}": one for prefix, other in others.items() for name, one in other.named_parameters()
-    }
+def _tensors_of(others: Mapping[str, Stateful], free: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Return the tensors of further objects that ranks compare. Those named like a buffer in `free` may differ as it does."""
+    found: dict[str, torch.Tensor] = {}
+    endings = tuple(f".{name}" for name in free)
+    for prefix, other in others.items():
+        if isinstance(other, nn.Module):
+            its: dict[str, torch.Tensor] = dict(other.named_parameters())
+        else:
+            its = {name: one for name, one in _within(other.state_dict()) if not f".{name}".endswith(endings)}
+        found |= {f"{prefix}, {name}": one for name, one in its.items()}
+    return found
+
+
+def _within(state: object) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the dense tensors of a nested state with their paths; those of a part that occurs twice once."""
+    left: list[tuple[str, object]] = [("", state)]
+    seen: set[int] = set()
+    while left:
+        path, value = left.pop()
+        if isinstance(value, torch.Tensor):
+            if value.layout == torch.strided and not value.is_meta and not value.is_quantized:
+                yield path, value
+        elif isinstance(value, Mapping | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+            left += [(f"{path}.{key}" if path else str(key), one) for key, one in parts]
+
+
+def _compared_buffers(model: nn.Module) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Return the buffers that ranks compare, by name, and the names of all others."""
+    compared: dict[str, torch.Tensor] = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            compared |= {f"{prefix}.{name}": one for name, one in module.named_buffers(recurse=False)}
+    return compared, [name for name, _ in model.named_buffers() if name not in compared]
 
 
 def read_replica(
     model: nn.Module,
     optimizers: Sequence[Optimizer],
     *,
-    others: Mapping[str, nn.Module] | None = None,
+    others: Mapping[str, Stateful] | None = None,
     steps: Mapping[str, int] | None = None,
     local: Sequence[str] = (),
 ) -> ReplicaReading:
-    """Return this rank's values, with those of `others`, which are modules by their names.
+    """Return this rank's values, with those of `others`, which are modules and other objects by their names.
 
-    Tensors that match a pattern in `local` are left out. Waits for the device once.
+    Tensors that match a pattern in `local` are left out. Waits for each device once.
     """
-    tensors: dict[str, torch.Tensor] = dict(model.named_parameters()) | _parameters_of(others or {})
-    for prefix, module in model.named_modules():
-        if isinstance(module, nn.SyncBatchNorm):
-            tensors |= {f"{prefix}.{name}": one for name, one in module.named_buffers(recurse=False)}
+    buffers, free = _compared_buffers(model)
+    tensors = dict(model.named_parameters()) | buffers | _tensors_of(others or {}, free)
     if local:
         tensors = {name: one for name, one in tensors.items() if not _matches(name, local)}
-    sums = [_sum(one) for one in tensors.values()]
-    values = torch.stack(sums).tolist() if sums else []
     rates = {
         f"{number}.{index}": float(group["lr"])
         for number, one in enumerate(optimizers)
@@ -150,13 +185,13 @@ def read_replica(
     trainable = {
         name: one.requires_grad for name, one in model.named_parameters() if not _matches(name, local)
     }
-    return ReplicaReading(dict(zip(tensors, values, strict=True)), rates, trainable, dict(steps or {}))
+    return ReplicaReading(_sums(tensors), rates, trainable, dict(steps or {}))
 
 
 class ReplicaGuard:
     """The checks of this rank with its peers. Every rank calls `due` and `differing` at the same boundaries.
 
-    `others` are further modules by their names, `local` names or patterns of the tensors that may differ.
+    `others` are further modules and other objects by their names, `local` names or patterns of the tensors that may differ.
 
     Raises:
         ValueError: a pattern matches no tensor.
@@ -167,7 +202,7 @@ class ReplicaGuard:
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         *,
-        others: Mapping[str, nn.Module],
+        others: Mapping[str, Stateful],
         local: Sequence[str] = (),
     ) -> None:
         refuse_unmatched(model, others, local)
@@ -239,9 +274,20 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
+def _sums(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Return the sum of each tensor's words."""
+    by_device: dict[torch.device, dict[str, torch.Tensor]] = {}
+    for name, one in tensors.items():
+        by_device.setdefault(one.device, {})[name] = _sum(one)
+    found: dict[str, int] = {}
+    for sums in by_device.values():
+        found |= zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)
+    return {name: found[name] for name in tensors}
+
+
 def _sum(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of the tensor's words modulo 2^64, on its device."""
-    values = tensor.detach().contiguous().view(-1)
+    values = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
     if values.is_complex():
         values = torch.view_as_real(values).view(-1)
     whole = values.nbytes % 8 == 0 and values.storage_offset() * values.element_size() % 8 == 0
