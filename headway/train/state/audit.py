@@ -31,18 +31,25 @@ class ReplicaAudit:
 
     @classmethod
     def of(
-        cls, replica: Replica, saver: Saver, *, wanted: bool, has_agent: bool, local: Sequence[str] = ()
+        cls,
+        replica: Replica,
+        saver: Saver,
+        *,
+        wanted: bool,
+        near: bool,
+        has_agent: bool,
+        local: Sequence[str] = (),
     ) -> ReplicaAudit:
         """Return the audit of a replica's model; ranks with parts of a model have nothing to compare.
 
-        `local`: names or patterns of the tensors that may differ.
+        `near`: devices of two kinds train, which round differently. `local`: names or patterns of the tensors that may differ.
 
         Raises:
             ValueError: a pattern matches no tensor.
         """
         compares = wanted and not replica.is_sharded
         guard = (
-            ReplicaGuard(replica.model, replica.optimizers, others=replica.others, local=local)
+            ReplicaGuard(replica.model, replica.optimizers, others=replica.others, local=local, near=near)
             if compares
             else None
         )

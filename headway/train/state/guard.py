@@ -3,7 +3,7 @@
 A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set, the steps of each optimizer, and
 the parameters of further modules and the tensors in the state of other objects, for example of a moving average. Other buffers
 may differ between steps, because each step starts with those of rank 0, and so may their copies in such a state. A script may
-name tensors as local.
+name tensors as local. Devices of two kinds round differently: on them tensors of floating-point numbers are compared `near`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from headway.train.checkpoint.replica import Stateful
 from headway.train.data.boundary import refuse_unequal_steps
 from headway.train.membership.peers import Peers
+from headway.train.state.sketch import Sketch, sketch, within
 
 Value = TypeVar("Value")
 
@@ -40,18 +41,21 @@ class ReplicaReading:
     """The values of one rank that must be equal on all ranks, by name."""
 
     sums: dict[str, int]
+    """The sum of the words of each tensor that must be equal to the bit."""
     rates: dict[str, float]
     trainable: dict[str, bool]
     steps: dict[str, int] = field(default_factory=dict)
     """Steps of each optimizer in the present generation."""
+    shapes: dict[str, str] = field(default_factory=dict)
+    sketches: dict[str, Sketch] = field(default_factory=dict)
+    """Sketches of the tensors that may differ by rounding. They do not count in the `digest`."""
 
     @property
     def digest(self) -> int:
         """A number that is equal for equal readings; NaN equals NaN."""
         rates = [(name, struct.pack("<d", rate)) for name, rate in self.rates.items()]
-        text = repr(
-            (sorted(self.sums.items()), rates, list(self.trainable.items()), list(self.steps.items()))
-        )
+        plain = (self.sums, self.trainable, self.steps, self.shapes)
+        text = repr((rates, *(sorted(one.items()) for one in plain)))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
@@ -70,6 +74,20 @@ def differences(readings: Sequence[ReplicaReading]) -> list[str]:
         if len(set(trained)) > 1:
             ranks = [rank for rank, one in enumerate(trained) if one]
             found.append(f"{name} requires a gradient only on {_ranks(ranks)}")
+    return found + _unlike_tensors(readings)
+
+
+def _unlike_tensors(readings: Sequence[ReplicaReading]) -> list[str]:
+    found = []
+    for name, shapes in _by_rank([one.shapes for one in readings]).items():
+        if len(set(shapes)) > 1:
+            found.append(f"{name} is {', '.join(f'{its} on rank {rank}' for rank, its in enumerate(shapes))}")
+    for name, sketches in _by_rank([one.sketches for one in readings]).items():
+        far = [rank for rank, one in enumerate(sketches) if not _near(sketches[0], one)]
+        if len(far) > len(sketches) / 2:
+            far = [rank for rank in range(len(sketches)) if rank not in far]
+        if far:
+            found.append(f"{name} differs on {_ranks(far)} by more than rounding")
     for name, sums in _by_rank([one.sums for one in readings]).items():
         usual = Counter(sums).most_common(1)[0][0]
         if others := [rank for rank, one in enumerate(sums) if one != usual]:
@@ -167,10 +185,12 @@ def read_replica(
     others: Mapping[str, Stateful] | None = None,
     steps: Mapping[str, int] | None = None,
     local: Sequence[str] = (),
+    near: bool = False,
 ) -> ReplicaReading:
     """Return this rank's values, with those of `others`, which are modules and other objects by their names.
 
-    Tensors that match a pattern in `local` are left out. Waits for each device once.
+    Tensors that match a pattern in `local` are left out. `near`: those of floating-point numbers may differ by rounding. Waits
+    for each device once.
     """
     buffers, free = _compared_buffers(model)
     tensors = dict(model.named_parameters()) | buffers | _tensors_of(others or {}, free)
@@ -185,13 +205,26 @@ def read_replica(
     trainable = {
         name: one.requires_grad for name, one in model.named_parameters() if not _matches(name, local)
     }
-    return ReplicaReading(_sums(tensors), rates, trainable, dict(steps or {}))
+    rounded = {name: one for name, one in tensors.items() if near and _rounds(one)}
+    exact = {name: one for name, one in tensors.items() if name not in rounded}
+    return ReplicaReading(
+        sums=_read(exact, _sum),
+        rates=rates,
+        trainable=trainable,
+        steps=dict(steps or {}),
+        shapes={name: f"{tuple(one.shape)} {one.dtype}" for name, one in tensors.items()},
+        sketches={
+            name: Sketch(square, tuple(products), within(rounded[name].dtype))
+            for name, (square, *products) in _read(rounded, sketch).items()
+        },
+    )
 
 
 class ReplicaGuard:
     """The checks of this rank with its peers. Every rank calls `due` and `differing` at the same boundaries.
 
     `others` are further modules and other objects by their names, `local` names or patterns of the tensors that may differ.
+    `near`: devices of two kinds train.
 
     Raises:
         ValueError: a pattern matches no tensor.
@@ -204,10 +237,12 @@ class ReplicaGuard:
         *,
         others: Mapping[str, Stateful],
         local: Sequence[str] = (),
+        near: bool = False,
     ) -> None:
         refuse_unmatched(model, others, local)
         self._model = model
         self._local = tuple(local)
+        self._near = near
         self._counted = StepCount(optimizers)
         self._optimizers = optimizers
         self._others = others
@@ -244,6 +279,7 @@ class ReplicaGuard:
             others=self._others,
             steps=self._counted.steps,
             local=self._local,
+            near=self._near,
         )
         times_us = [round(one * 1e6) for one in (self._cost_s, began_s - self._began_s, step_s)]
         read_us = round((time.perf_counter() - began_s) * 1e6)
@@ -253,11 +289,14 @@ class ReplicaGuard:
         self._cost_s = costs + read_s
         self._checked_s, self._checked_step = time.perf_counter(), self._steps
         self._next_step = self._steps + interval_steps(self._cost_s, trained, steps)
-        if len({digest for digest, *_ in gathered}) == 1:
+        is_same = len({digest for digest, *_ in gathered}) == 1
+        if is_same and not self._near:
             return []
-        refuse_unequal_steps([bool(one[1]) for one in gathered])
+        if not is_same:
+            refuse_unequal_steps([bool(one[1]) for one in gathered])
         packed = pickle.dumps(mine)
         every = [pickle.loads(peers.bytes_from(rank, packed)) for rank in range(peers.world_size)]  # noqa: S301  # from peers of the job
+        self._cost_s += time.perf_counter() - self._checked_s  # the ranks agree on it in their next check
         return differences(every)[:_NAMED]
 
 
@@ -274,14 +313,22 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _sums(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Return the sum of each tensor's words."""
+def _near(first: Sketch | None, second: Sketch | None) -> bool:
+    return first.is_near(second) if first is not None and second is not None else first is second
+
+
+def _rounds(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _read(tensors: Mapping[str, torch.Tensor], of: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+    """Return what a function computes of each tensor on its device."""
     by_device: dict[torch.device, dict[str, torch.Tensor]] = {}
     for name, one in tensors.items():
-        by_device.setdefault(one.device, {})[name] = _sum(one)
-    found: dict[str, int] = {}
-    for sums in by_device.values():
-        found |= zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)
+        by_device.setdefault(one.device, {})[name] = of(one)
+    found: dict[str, Any] = {}
+    for values in by_device.values():
+        found |= zip(values, torch.stack(list(values.values())).tolist(), strict=True)
     return {name: found[name] for name in tensors}
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 import headway
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--apart", choices=["noise", "rate", "average", "shadow"])
+parser.add_argument("--apart", choices=["noise", "rate", "average", "shadow", "rounding"])
 parser.add_argument("--from-step", type=int, default=0, help="first step that sets the ranks apart")
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--local", nargs="*", default=[], help="tensors that may differ")
@@ -58,6 +58,10 @@ for step in run.train_steps(options.steps):
     if step >= options.from_step and options.apart == "noise":
         with torch.no_grad():
             model[1].bias.add_(1e-3 * run.rank)
+    if step >= options.from_step and options.apart == "rounding":
+        with torch.no_grad():
+            for one in model.parameters():
+                one.mul_(1 + 1e-6 * run.rank)
     if step >= options.from_step and options.apart == "rate":
         optimizer.param_groups[0]["lr"] = 0.1 / (1 + run.rank)
     if options.apart == "average" and (run.is_main or step < options.from_step):
