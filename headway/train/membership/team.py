@@ -118,6 +118,12 @@ class Team:
         """Names of the members, by rank."""
         return sorted(self._members, key=self._members.__getitem__)
 
+    @property
+    def joined(self) -> set[int]:
+        """Ranks that have joined with the present generation others that trained before."""
+        new = {rank for name, rank in self._members.items() if name == member_id(self.generation, rank)}
+        return new if len(new) < len(self._members) else set()
+
     def know(self, members: Mapping[str, int]) -> None:
         """Take the names of the present members from a peer, because a new member knows only its own."""
         self._members = dict(members)

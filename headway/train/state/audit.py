@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from headway.contract.runtime import EXIT_RETRY, REPLICAS_DIFFER
@@ -55,10 +55,10 @@ class ReplicaAudit:
         )
         return cls(guard, saver, has_agent=has_agent)
 
-    def begin(self) -> None:
-        """Compare at the next boundary, the first of a generation."""
+    def begin(self, joined: Collection[int]) -> None:
+        """Compare at the next boundary, the first of a generation, in which the ranks `joined` are new."""
         if self._guard is not None:
-            self._guard.begin()
+            self._guard.begin(joined)
 
     def at_boundary(self, peers: Peers, *, stepped: bool, state_is_used: bool = False) -> None:
         """Compare the ranks if that is due, or if a checkpoint, a membership change or the result uses their state.

@@ -14,7 +14,7 @@ import pickle
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -250,9 +250,11 @@ class ReplicaGuard:
         self._cost_s = 0.0
         self._steps = self._checked_step = 0
         self._next_step = 1
+        self._joined: Collection[int] = ()
 
-    def begin(self) -> None:
-        """Check after the next step, the first of a generation."""
+    def begin(self, joined: Collection[int] = ()) -> None:
+        """Check after the next step, the first of a generation, in which the ranks `joined` are new."""
+        self._joined = joined
         self._began_s = self._checked_s = time.perf_counter()
         self._counted.restart()
         self._cost_s, self._steps, self._checked_step, self._next_step = 0.0, 0, 0, 1
@@ -293,7 +295,7 @@ class ReplicaGuard:
         if is_same and not self._near:
             return []
         if not is_same:
-            refuse_unequal_steps([bool(one[1]) for one in gathered])
+            refuse_unequal_steps([bool(one[1]) for one in gathered], peers.rank, self._joined)
         packed = pickle.dumps(mine)
         every = [pickle.loads(peers.bytes_from(rank, packed)) for rank in range(peers.world_size)]  # noqa: S301  # from peers of the job
         self._cost_s += time.perf_counter() - self._checked_s  # the ranks agree on it in their next check
