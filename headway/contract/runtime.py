@@ -31,6 +31,9 @@ ENV_SPEEDS = "HEADWAY_SPEEDS"
 ENV_MESH = "HEADWAY_MESH"  # of a sharded model, see `contract.values.meshes`; unset: all ranks are `fsdp`
 ENV_MIN_DEPTH = "HEADWAY_MIN_DEPTH"  # least share of the layers that a rank computes gradients of; unset: all
 ENV_AUDIT = "HEADWAY_AUDIT"  # `none`: ranks do not compare their replicas
+ENV_AUDIT_NEAR = (
+    "HEADWAY_AUDIT_NEAR"  # `1`: they do, up to rounding; older libraries read only `HEADWAY_AUDIT`
+)
 ENV_REDUNDANCY = "HEADWAY_REDUNDANCY"  # `elastic.redundancy`; unset for `none`
 ENV_EXIT_WITHIN_S = "HEADWAY_EXIT_WITHIN_S"
 """Seconds after the end of the script within which its threads and exit functions must end."""

@@ -308,8 +308,13 @@ class JobSpec(SpecPart):
 
     @property
     def audits(self) -> bool:
-        """True if ranks compare their replicas. Devices of two kinds round differently, so theirs are not compared."""
+        """True if ranks compare their replicas to the bit. Devices of two kinds round differently: see `audits_near`."""
         return self.audit == "replicas" and not self.elastic.mix
+
+    @property
+    def audits_near(self) -> bool:
+        """True if ranks compare their replicas up to rounding."""
+        return self.audit == "replicas" and bool(self.elastic.mix)
 
     @property
     def environment(self) -> Launch:

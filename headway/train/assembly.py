@@ -70,7 +70,14 @@ def assemble_training(
         changes=changes,
         saver=saver,
         state_sync=StateSync(replica, team, saver, mailbox, resharder),
-        audit=ReplicaAudit.of(replica, saver, wanted=environment.audits, has_agent=has_agent, local=local),
+        audit=ReplicaAudit.of(
+            replica,
+            saver,
+            wanted=environment.audits or environment.audits_near,
+            near=environment.audits_near,
+            has_agent=has_agent,
+            local=local,
+        ),
         values=values,
         began_s=began_s,
     )

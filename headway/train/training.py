@@ -317,10 +317,11 @@ class Training:
 
     def _train_with(self, peers: Peers) -> None:
         """Average gradients with these peers, whose state equals this rank's."""
-        self._boundary, self.first_step = Boundary(peers, self.values), self.place.first_step
+        joined = self._team.joined
+        self._boundary, self.first_step = Boundary(peers, self.values, joined), self.place.first_step
         self.gradients.replicate(peers, self._team.mesh.data, self._boundary)
         self._reporter.forget()
-        self._audit.begin()
+        self._audit.begin(joined)
         self.plan += 1
 
     def _change_members(self, order: Order | None, *, lost: bool = False) -> None:

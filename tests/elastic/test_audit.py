@@ -9,6 +9,7 @@ import torch
 
 from headway.contract.runtime import (
     ENV_AUDIT,
+    ENV_AUDIT_NEAR,
     ENV_CHECKPOINT_EVERY_S,
     ENV_CONTROL,
     EXIT_RETRY,
@@ -25,6 +26,8 @@ RATE = f"headway: {REPLICAS_DIFFER}learning rate 0.0 is 0.1 on rank 0, 0.05 on r
 AVERAGE = (
     f"headway: {REPLICAS_DIFFER}object 2, 0.weight differs on rank 1; object 2, 0.bias differs on rank 1; "
 )
+
+SHADOW = f"headway: {REPLICAS_DIFFER}object 3, shadow.1.bias differs on rank 1; object 3, shadow.1.weight "
 
 
 @pytest.fixture
@@ -65,6 +68,17 @@ def test_moving_average_kept_by_rank_0_alone_is_named(apart: Callable[..., Job])
     assert all(AVERAGE in log for log in logs(ended)), ended.output()
 
 
+def test_moving_average_that_is_no_module_is_named_by_its_path(apart: Callable[..., Job]) -> None:
+    ended = apart("--apart", "shadow", "--from-step", 5).run(2)
+    assert codes(ended) == [EXIT_RETRY] * 2, ended.output()
+    assert all(SHADOW in log for log in logs(ended)), ended.output()
+
+
+def test_moving_average_that_is_named_as_local_may_differ(apart: Callable[..., Job]) -> None:
+    ended = apart("--apart", "shadow", "--local", "object 3, shadow.*").run(2)
+    assert codes(ended) == [0, 0], ended.output()
+
+
 def test_stopped_job_goes_on_from_its_last_equal_checkpoint(apart: Callable[..., Job]) -> None:
     whole, stopped = apart(), apart("--apart", "noise", "--from-step", 5)
     assert codes(whole.run(2)) == [0, 0]
@@ -92,6 +106,26 @@ def test_difference_without_an_agent_is_an_error_of_the_script(apart: Callable[.
 
 def test_difference_is_meant_with_audit_none(apart: Callable[..., Job]) -> None:
     ended = apart("--apart", "noise").run(2, **{ENV_AUDIT: "none"})
+    assert codes(ended) == [0, 0], ended.output()
+
+
+ON_TWO_KINDS = {ENV_AUDIT: "none", ENV_AUDIT_NEAR: "1"}
+
+
+@pytest.mark.parametrize(
+    ("apart_by", "said"),
+    [("rate", RATE), ("shadow", "object 3, shadow.1.bias differs on rank 1 by more than rounding; ")],
+)
+def test_ranks_on_devices_of_two_kinds_that_differ_stop_together(
+    apart: Callable[..., Job], apart_by: str, said: str
+) -> None:
+    ended = apart("--apart", apart_by, "--from-step", 5).run(2, **ON_TWO_KINDS)
+    assert codes(ended) == [EXIT_RETRY] * 2, ended.output()
+    assert all(said in log for log in logs(ended)), ended.output()
+
+
+def test_rounding_is_no_difference_on_devices_of_two_kinds(apart: Callable[..., Job]) -> None:
+    ended = apart("--apart", "rounding").run(2, **ON_TWO_KINDS)
     assert codes(ended) == [0, 0], ended.output()
 
 

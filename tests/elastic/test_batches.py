@@ -201,6 +201,21 @@ def test_ranks_that_step_together_in_their_own_rhythm_are_told_once(job: Callabl
     assert trained.output().count("ended without optimizer.step()") == 1
 
 
+def test_new_rank_that_steps_in_another_rhythm_ends_alone_and_the_others_go_on(
+    job: Callable[..., Job],
+) -> None:
+    live = Live(job("skipping.py", "--every", 2))
+    live.start(1, steps=3)
+    live.wait_until_held()
+    live.give(live.newcomers(["1.0"], 1))
+    live.allow(4)
+    assert live.until(lambda: live.processes["2.1"].code) == 1, live.output()
+    assert "the ranks disagree on stepping" in live.output()
+    live.give(live.survivors(["1.0"]))
+    live.allow_all()
+    assert live.wait() == [0], live.output()
+
+
 def test_ranks_that_disagree_on_stepping_stop_with_the_reason(job: Callable[..., Job]) -> None:
     trained = job("skipping.py", "--every", 2, "--apart").run(2)
     assert 1 in codes(trained), trained.output()

@@ -206,12 +206,12 @@ class Replica:
         return self._models[0]
 
     @property
-    def other_models(self) -> dict[str, torch.nn.Module]:
-        """The modules beside the model, whose gradients nobody averages, by their numbers in `prepare`."""
+    def others(self) -> dict[str, Stateful]:
+        """The objects beside the model and the optimizers, by their numbers in `prepare`."""
         return {
             f"object {number}": one
             for number, one in enumerate(self.objects)
-            if isinstance(one, torch.nn.Module) and one is not self.model
+            if not isinstance(one, Optimizer) and one is not self.model
         }
 
     @property

@@ -12,7 +12,8 @@ from __future__ import annotations
 import io
 import pickle
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from headway.train.checkpoint.ties import is_part, local_part, memory_of
 _Node = tuple[Any, ...]
 _READABLE = {type(None), bool, int, float, str, bytes, torch.Size, torch.dtype, torch.device}
 """Types whose values can be read without running code. A value of another type has to be tried."""
+
+_CYCLIC = "contains itself; keep a name or a number in place of the reference back"
+_TOO_DEEP = "is nested too deeply; keep it flatter"
 
 
 class UnreadableValue(TypeError):
@@ -44,7 +48,10 @@ def split(state: Any) -> tuple[bytes, dict[str, torch.Tensor]]:
     """
     found = _Found()
     buffer = io.BytesIO()
-    torch.save(_encode(state, "", found), buffer)
+    try:
+        torch.save(_encode(state, "", found), buffer)
+    except RecursionError as error:
+        raise UnreadableValue("", _TOO_DEEP) from error
     return buffer.getvalue(), {name: one for name, one in found.tensors.items() if found.firsts[name] == name}
 
 
@@ -83,6 +90,18 @@ class _Found:
         self.firsts: dict[str, str] = {}
         """Name of the first tensor that is the same memory, by the name of each tensor."""
         self._by_memory: dict[Hashable, str] = {}
+        self._open: set[int] = set()
+
+    @contextmanager
+    def within(self, value: object, path: str) -> Iterator[None]:
+        """Raise UnreadableValue if a part at this path contains itself; its contents are encoded in the block."""
+        if id(value) in self._open:
+            raise UnreadableValue(path, _CYCLIC)
+        self._open.add(id(value))
+        try:
+            yield
+        finally:
+            self._open.discard(id(value))
 
     def add(self, path: str, tensor: torch.Tensor) -> str:
         """Add a tensor, and return the name of the first that is the same memory."""
@@ -111,9 +130,10 @@ def _encode(value: Any, path: str, found: _Found) -> _Node:
             raise UnreadableValue(path, "is not a dense tensor; make it one in state_dict()")
         return ("tensor", found.add(path, value))
     if type(value) in {dict, OrderedDict}:
-        items = [
-            (_plain(key, path), _encode(one, _child_path(path, key), found)) for key, one in value.items()
-        ]
+        with found.within(value, path):
+            items = [
+                (_plain(key, path), _encode(one, _child_path(path, key), found)) for key, one in value.items()
+            ]
         # Metadata of nn.Module.state_dict(): the versions of the modules.
         metadata = _plain(getattr(value, "_metadata", None), path)
         changed = any(key is not before for (key, _), before in zip(items, value, strict=True))
@@ -121,7 +141,8 @@ def _encode(value: Any, path: str, found: _Found) -> _Node:
             return ("ordered", items, metadata) if type(value) is OrderedDict else ("dict", items)
         return ("value", value)
     if type(value) in {list, tuple}:
-        parts = [_encode(one, _child_path(path, number), found) for number, one in enumerate(value)]
+        with found.within(value, path):
+            parts = [_encode(one, _child_path(path, number), found) for number, one in enumerate(value)]
         if not _are_as_they_were(parts, value):
             return ("list" if type(value) is list else "tuple", parts)
         return ("value", value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from operator import attrgetter
@@ -12,6 +12,7 @@ from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
 from headway.train.data.reported_values import ReportedValues
 from headway.train.gradients.trainable import refuse_unequal_sets
+from headway.train.membership.meeting import PeersLost
 from headway.train.membership.peers import NoPeers, Peers, Pending
 
 ACCUMULATE = "use max_local_batch (batch.max_local) to accumulate"
@@ -114,9 +115,10 @@ class Boundary:
     An event during a step takes effect at the end of the next one.
     """
 
-    def __init__(self, peers: Peers, values: ReportedValues) -> None:
-        """Exchange with these peers; `values` of the script travel with the statements."""
+    def __init__(self, peers: Peers, values: ReportedValues, joined: Collection[int] = ()) -> None:
+        """Exchange with these peers, of whom the ranks `joined` are new; `values` of the script travel with the statements."""
         self._peers = peers
+        self._joined = joined
         self._values = values
         self._held: Statement | None = None
         self._pending: Pending | NoPeers | None = None
@@ -189,14 +191,26 @@ class Boundary:
                 "have every rank leave its loop after the same step, over the same data"
             )
         if self._step_before:
-            refuse_unequal_steps([bool(one.stepped) for one in agreement.statements])
+            stepped = [bool(one.stepped) for one in agreement.statements]
+            refuse_unequal_steps(stepped, self._peers.rank, self._joined)
         self._step_before = samples > 0
         return agreement
 
 
-def refuse_unequal_steps(stepped: Sequence[bool]) -> None:
-    """Raise RuntimeError if some ranks have called the optimizer in their last step, and others have not."""
+def refuse_unequal_steps(stepped: Sequence[bool], rank: int, joined: Collection[int]) -> None:
+    """Raise an error if some ranks have called the optimizer in their last step, and others have not.
+
+    A new rank counts its batches from another number than those that train. If only such ranks are apart, they alone end
+    with an error, so that the others go on without them.
+
+    Raises:
+        PeersLost: this rank has stepped as those did that are not new, and a new one has not.
+        RuntimeError: this rank is to end.
+    """
+    usual = {one for number, one in enumerate(stepped) if number not in joined}
     if len(set(stepped)) > 1:
+        if joined and usual == {stepped[rank]}:
+            raise PeersLost("a new rank steps its optimizer in other steps")
         which = ", ".join(str(rank) for rank, one in enumerate(stepped) if not one)
         raise RuntimeError(
             "the ranks disagree on stepping, so their models differ: in the last step some called optimizer.step(), and "

@@ -342,7 +342,7 @@ class Gradients:
 
     def _show(self, parameter: torch.Tensor) -> None:
         if self.probe is not None:
-            self.probe.accumulated(parameter, last=not self.accumulating)
+            self.probe.accumulated(parameter, last=not self.accumulating, of=self._parameters)
 
     def _weighted_sum(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Reduce one bucket of DDP, with peers. It records a lost peer and raises no error in the script."""

@@ -125,6 +125,10 @@ class SquaredNorm:
         """
         self._sums += [_sum_of_squares(part) for part in _parts(gradients, parameters, self._preconditioner)]
 
+    def forget(self) -> None:
+        """Forget the squares added so far."""
+        self._sums = []
+
     def take(self) -> float:
         """Return the sum of the squares added so far and reset it. Waits for the device."""
         sums, self._sums = self._sums, []

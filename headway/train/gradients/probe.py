@@ -18,6 +18,7 @@ from headway.train.gradients.noise import (
     from_two_batches,
     preconditioner,
 )
+from headway.train.gradients.reduction import after_backward
 from headway.train.host.output import warn
 
 
@@ -55,6 +56,7 @@ class NoiseProbe:
         self._mean: SquaredNorm | None = None
         self._half: tuple[float, int] | None = None
         self._completed = False
+        self._ends = False
 
     def begin(self, *, measures: bool) -> None:
         """Reset the values at the start of a step, and prepare a measurement if requested."""
@@ -64,7 +66,7 @@ class NoiseProbe:
         self._began_s = now_s
         self.square = self.squared_mean = self.cost = 0.0
         self.measurement = self._half = self._local = self._mean = None
-        self._completed = False
+        self._completed = self._ends = False
         self._idle = not measures and not self._successive.waiting
         if not measures:
             self._halves.begin(measures=False)
@@ -91,12 +93,21 @@ class NoiseProbe:
         """Take the output of the model on a lone rank whose step has a single batch, of `samples` samples."""
         self._halves.watch(output, parameters, samples)
 
-    def accumulated(self, parameter: Tensor, *, last: bool) -> None:
-        """Take a lone rank's gradient of one parameter after a micro-batch, which may be the `last` of the step."""
+    def accumulated(self, parameter: Tensor, *, last: bool, of: Sequence[Tensor]) -> None:
+        """Take a lone rank's gradient of one parameter after a micro-batch, which may be the `last` of the step.
+
+        The last pass may reach only some `of` the parameters, so the whole gradient is taken when it ends.
+        """
         self._halves.accumulated(parameter)
-        if last and self._half is not None and self._mean is not None and parameter.grad is not None:
-            self._mean.add([parameter.grad], [parameter])
-            self._completed = True
+        if last and self._half is not None and self._mean is not None and not self._ends:
+            self._ends = True
+            after_backward(lambda: self._end_pass(of))
+
+    def _end_pass(self, parameters: Sequence[Tensor]) -> None:
+        self._ends = False
+        if self._mean is not None:
+            self._mean.forget()  # the script may go backward several times
+        self.completed(parameters)
 
     def completed(self, parameters: Sequence[Tensor]) -> None:
         """Take the gradient that the ranks have added up, before the script can change it, for example to clip it."""

@@ -72,6 +72,8 @@ class Environment:
     """True if the shards of each rank have a copy on another rank."""
     audits: bool = True
     """True if ranks compare what must be equal on all of them."""
+    audits_near: bool = False
+    """True if they compare it although their devices round differently, so that parameters may differ a little."""
     trackers: tuple[TrackerName, ...] = ()
     """Trackers that receive reports besides the service."""
     job: Job | None = None
@@ -137,6 +139,7 @@ class Environment:
             min_depth=_share(runtime.ENV_MIN_DEPTH, depth) if depth else None,
             redundant=_redundant(env.get(runtime.ENV_REDUNDANCY) or "none"),
             audits=_audits(env.get(runtime.ENV_AUDIT) or "replicas"),
+            audits_near=env.get(runtime.ENV_AUDIT_NEAR) == "1",
             trackers=_trackers(env.get(runtime.ENV_TRACKERS, "")),
             job=_job(env),
         )

@@ -123,6 +123,12 @@ class Team:
         """Names of the members, by rank."""
         return sorted(self._members, key=self._members.__getitem__)
 
+    @property
+    def joined(self) -> set[int]:
+        """Ranks that have joined with the present generation others that trained before."""
+        new = {rank for name, rank in self._members.items() if name == member_id(self.generation, rank)}
+        return new if len(new) < len(self._members) else set()
+
     def know(self, members: Mapping[str, int], before: frozenset[str] | None, why: ChangeReason) -> None:
         """Take the names of the present members, and of those before, and the reason of the change from a peer.
 

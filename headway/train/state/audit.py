@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from headway.contract.runtime import EXIT_RETRY, REPLICAS_DIFFER
@@ -31,27 +31,34 @@ class ReplicaAudit:
 
     @classmethod
     def of(
-        cls, replica: Replica, saver: Saver, *, wanted: bool, has_agent: bool, local: Sequence[str] = ()
+        cls,
+        replica: Replica,
+        saver: Saver,
+        *,
+        wanted: bool,
+        near: bool,
+        has_agent: bool,
+        local: Sequence[str] = (),
     ) -> ReplicaAudit:
         """Return the audit of a replica's model; ranks with parts of a model have nothing to compare.
 
-        `local`: names or patterns of the tensors that may differ.
+        `near`: devices of two kinds train, which round differently. `local`: names or patterns of the tensors that may differ.
 
         Raises:
             ValueError: a pattern matches no tensor.
         """
         compares = wanted and not replica.is_sharded
         guard = (
-            ReplicaGuard(replica.model, replica.optimizers, others=replica.other_models, local=local)
+            ReplicaGuard(replica.model, replica.optimizers, others=replica.others, local=local, near=near)
             if compares
             else None
         )
         return cls(guard, saver, has_agent=has_agent)
 
-    def begin(self) -> None:
-        """Compare at the next boundary, the first of a generation."""
+    def begin(self, joined: Collection[int]) -> None:
+        """Compare at the next boundary, the first of a generation, in which the ranks `joined` are new."""
         if self._guard is not None:
-            self._guard.begin()
+            self._guard.begin(joined)
 
     def at_boundary(self, peers: Peers, *, stepped: bool, state_is_used: bool = False) -> None:
         """Compare the ranks if that is due, or if a checkpoint, a membership change or the result uses their state.

@@ -1,8 +1,9 @@
 """Guard of a replicated model: ranks compare what must be equal, and name what differs.
 
 A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set, the steps of each optimizer, and
-the parameters of further modules, for example of a moving average. Other buffers may differ between steps, because each step
-starts with those of rank 0. A script may name tensors as local.
+the parameters of further modules and the tensors in the state of other objects, for example of a moving average. Other buffers
+may differ between steps, because each step starts with those of rank 0, and so may their copies in such a state. A script may
+name tensors as local. Devices of two kinds round differently: on them tensors of floating-point numbers are compared `near`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pickle
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -22,8 +23,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from headway.train.checkpoint.replica import Stateful
 from headway.train.data.boundary import refuse_unequal_steps
 from headway.train.membership.peers import Peers
+from headway.train.state.sketch import Sketch, sketch, within
 
 Value = TypeVar("Value")
 
@@ -38,16 +41,21 @@ class ReplicaReading:
     """The values of one rank that must be equal on all ranks, by name."""
 
     sums: dict[str, int]
+    """The sum of the words of each tensor that must be equal to the bit."""
     rates: dict[str, float]
     trainable: dict[str, bool]
     steps: dict[str, int] = field(default_factory=dict)
     """Steps of each optimizer in the present generation."""
+    shapes: dict[str, str] = field(default_factory=dict)
+    sketches: dict[str, Sketch] = field(default_factory=dict)
+    """Sketches of the tensors that may differ by rounding. They do not count in the `digest`."""
 
     @property
     def digest(self) -> int:
         """A number that is equal for equal readings; NaN equals NaN."""
         rates = [(name, struct.pack("<d", rate)) for name, rate in self.rates.items()]
-        text = repr((list(self.sums.items()), rates, list(self.trainable.items()), list(self.steps.items())))
+        plain = (self.sums, self.trainable, self.steps, self.shapes)
+        text = repr((rates, *(sorted(one.items()) for one in plain)))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
@@ -66,6 +74,20 @@ def differences(readings: Sequence[ReplicaReading]) -> list[str]:
         if len(set(trained)) > 1:
             ranks = [rank for rank, one in enumerate(trained) if one]
             found.append(f"{name} requires a gradient only on {_ranks(ranks)}")
+    return found + _unlike_tensors(readings)
+
+
+def _unlike_tensors(readings: Sequence[ReplicaReading]) -> list[str]:
+    found = []
+    for name, shapes in _by_rank([one.shapes for one in readings]).items():
+        if len(set(shapes)) > 1:
+            found.append(f"{name} is {', '.join(f'{its} on rank {rank}' for rank, its in enumerate(shapes))}")
+    for name, sketches in _by_rank([one.sketches for one in readings]).items():
+        far = [rank for rank, one in enumerate(sketches) if not _near(sketches[0], one)]
+        if len(far) > len(sketches) / 2:
+            far = [rank for rank in range(len(sketches)) if rank not in far]
+        if far:
+            found.append(f"{name} differs on {_ranks(far)} by more than rounding")
     for name, sums in _by_rank([one.sums for one in readings]).items():
         usual = Counter(sums).most_common(1)[0][0]
         if others := [rank for rank, one in enumerate(sums) if one != usual]:
@@ -103,44 +125,77 @@ class StepCount:
         return count
 
 
-def refuse_unmatched(model: nn.Module, others: Mapping[str, nn.Module], local: Sequence[str]) -> None:
-    """Raise ValueError if a name or pattern in `local` matches no parameter or buffer of the model, or parameter of the others."""
+def refuse_unmatched(model: nn.Module, others: Mapping[str, Stateful], local: Sequence[str]) -> None:
+    """Raise ValueError if a name or pattern in `local` matches no parameter or buffer of the model, or tensor of the others.
+
+    The state of an object that is no module may get its tensors later.
+    """
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    names += _parameters_of(others)
+    names += _tensors_of(others, _compared_buffers(model)[1])
+    growing = [f"{name}, " for name, one in others.items() if not isinstance(one, nn.Module)]
     for pattern in local:
-        if not any(_matches(name, [pattern]) for name in names):
+        if not any(_matches(name, [pattern]) for name in names) and not pattern.startswith(tuple(growing)):
             raise ValueError(
                 f"prepare() got local={pattern!r}, which matches no parameter or buffer of the model; "
                 f"give a name such as {', '.join(names[:_NAMED])}, or a pattern with *"
             )
 
 
-def _parameters_of(others: Mapping[str, nn.Module]) -> dict[str, torch.Tensor]:
-    return {
-        f"{prefix}, {name}": one for prefix, other in others.items() for name, one in other.named_parameters()
-    }
+def _tensors_of(others: Mapping[str, Stateful], free: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Return the tensors of further objects that ranks compare. Those named like a buffer in `free` may differ as it does."""
+    found: dict[str, torch.Tensor] = {}
+    endings = tuple(f".{name}" for name in free)
+    for prefix, other in others.items():
+        if isinstance(other, nn.Module):
+            its: dict[str, torch.Tensor] = dict(other.named_parameters())
+        else:
+            its = {name: one for name, one in _within(other.state_dict()) if not f".{name}".endswith(endings)}
+        found |= {f"{prefix}, {name}": one for name, one in its.items()}
+    return found
+
+
+def _within(state: object) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the dense tensors of a nested state with their paths; those of a part that occurs twice once."""
+    left: list[tuple[str, object]] = [("", state)]
+    seen: set[int] = set()
+    while left:
+        path, value = left.pop()
+        if isinstance(value, torch.Tensor):
+            if value.layout == torch.strided and not value.is_meta and not value.is_quantized:
+                yield path, value
+        elif isinstance(value, Mapping | list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+            left += [(f"{path}.{key}" if path else str(key), one) for key, one in parts]
+
+
+def _compared_buffers(model: nn.Module) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """Return the buffers that ranks compare, by name, and the names of all others."""
+    compared: dict[str, torch.Tensor] = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            compared |= {f"{prefix}.{name}": one for name, one in module.named_buffers(recurse=False)}
+    return compared, [name for name, _ in model.named_buffers() if name not in compared]
 
 
 def read_replica(
     model: nn.Module,
     optimizers: Sequence[Optimizer],
     *,
-    others: Mapping[str, nn.Module] | None = None,
+    others: Mapping[str, Stateful] | None = None,
     steps: Mapping[str, int] | None = None,
     local: Sequence[str] = (),
+    near: bool = False,
 ) -> ReplicaReading:
-    """Return this rank's values, with those of `others`, which are modules by their names.
+    """Return this rank's values, with those of `others`, which are modules and other objects by their names.
 
-    Tensors that match a pattern in `local` are left out. Waits for the device once.
+    Tensors that match a pattern in `local` are left out. `near`: those of floating-point numbers may differ by rounding. Waits
+    for each device once.
     """
-    tensors: dict[str, torch.Tensor] = dict(model.named_parameters()) | _parameters_of(others or {})
-    for prefix, module in model.named_modules():
-        if isinstance(module, nn.SyncBatchNorm):
-            tensors |= {f"{prefix}.{name}": one for name, one in module.named_buffers(recurse=False)}
+    buffers, free = _compared_buffers(model)
+    tensors = dict(model.named_parameters()) | buffers | _tensors_of(others or {}, free)
     if local:
         tensors = {name: one for name, one in tensors.items() if not _matches(name, local)}
-    sums = [_sum(one) for one in tensors.values()]
-    values = torch.stack(sums).tolist() if sums else []
     rates = {
         f"{number}.{index}": float(group["lr"])
         for number, one in enumerate(optimizers)
@@ -150,13 +205,26 @@ def read_replica(
     trainable = {
         name: one.requires_grad for name, one in model.named_parameters() if not _matches(name, local)
     }
-    return ReplicaReading(dict(zip(tensors, values, strict=True)), rates, trainable, dict(steps or {}))
+    rounded = {name: one for name, one in tensors.items() if near and _rounds(one)}
+    exact = {name: one for name, one in tensors.items() if name not in rounded}
+    return ReplicaReading(
+        sums=_read(exact, _sum),
+        rates=rates,
+        trainable=trainable,
+        steps=dict(steps or {}),
+        shapes={name: f"{tuple(one.shape)} {one.dtype}" for name, one in tensors.items()},
+        sketches={
+            name: Sketch(square, tuple(products), within(rounded[name].dtype))
+            for name, (square, *products) in _read(rounded, sketch).items()
+        },
+    )
 
 
 class ReplicaGuard:
     """The checks of this rank with its peers. Every rank calls `due` and `differing` at the same boundaries.
 
-    `others` are further modules by their names, `local` names or patterns of the tensors that may differ.
+    `others` are further modules and other objects by their names, `local` names or patterns of the tensors that may differ.
+    `near`: devices of two kinds train.
 
     Raises:
         ValueError: a pattern matches no tensor.
@@ -167,12 +235,14 @@ class ReplicaGuard:
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         *,
-        others: Mapping[str, nn.Module],
+        others: Mapping[str, Stateful],
         local: Sequence[str] = (),
+        near: bool = False,
     ) -> None:
         refuse_unmatched(model, others, local)
         self._model = model
         self._local = tuple(local)
+        self._near = near
         self._counted = StepCount(optimizers)
         self._optimizers = optimizers
         self._others = others
@@ -180,9 +250,11 @@ class ReplicaGuard:
         self._cost_s = 0.0
         self._steps = self._checked_step = 0
         self._next_step = 1
+        self._joined: Collection[int] = ()
 
-    def begin(self) -> None:
-        """Check after the next step, the first of a generation."""
+    def begin(self, joined: Collection[int] = ()) -> None:
+        """Check after the next step, the first of a generation, in which the ranks `joined` are new."""
+        self._joined = joined
         self._began_s = self._checked_s = time.perf_counter()
         self._counted.restart()
         self._cost_s, self._steps, self._checked_step, self._next_step = 0.0, 0, 0, 1
@@ -209,6 +281,7 @@ class ReplicaGuard:
             others=self._others,
             steps=self._counted.steps,
             local=self._local,
+            near=self._near,
         )
         times_us = [round(one * 1e6) for one in (self._cost_s, began_s - self._began_s, step_s)]
         read_us = round((time.perf_counter() - began_s) * 1e6)
@@ -218,11 +291,14 @@ class ReplicaGuard:
         self._cost_s = costs + read_s
         self._checked_s, self._checked_step = time.perf_counter(), self._steps
         self._next_step = self._steps + interval_steps(self._cost_s, trained, steps)
-        if len({digest for digest, *_ in gathered}) == 1:
+        is_same = len({digest for digest, *_ in gathered}) == 1
+        if is_same and not self._near:
             return []
-        refuse_unequal_steps([bool(one[1]) for one in gathered])
+        if not is_same:
+            refuse_unequal_steps([bool(one[1]) for one in gathered], peers.rank, self._joined)
         packed = pickle.dumps(mine)
         every = [pickle.loads(peers.bytes_from(rank, packed)) for rank in range(peers.world_size)]  # noqa: S301  # from peers of the job
+        self._cost_s += time.perf_counter() - self._checked_s  # the ranks agree on it in their next check
         return differences(every)[:_NAMED]
 
 
@@ -239,9 +315,28 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
+def _near(first: Sketch | None, second: Sketch | None) -> bool:
+    return first.is_near(second) if first is not None and second is not None else first is second
+
+
+def _rounds(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _read(tensors: Mapping[str, torch.Tensor], of: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+    """Return what a function computes of each tensor on its device."""
+    by_device: dict[torch.device, dict[str, torch.Tensor]] = {}
+    for name, one in tensors.items():
+        by_device.setdefault(one.device, {})[name] = of(one)
+    found: dict[str, Any] = {}
+    for values in by_device.values():
+        found |= zip(values, torch.stack(list(values.values())).tolist(), strict=True)
+    return {name: found[name] for name in tensors}
+
+
 def _sum(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum of the tensor's words modulo 2^64, on its device."""
-    values = tensor.detach().contiguous().view(-1)
+    values = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
     if values.is_complex():
         values = torch.view_as_real(values).view(-1)
     whole = values.nbytes % 8 == 0 and values.storage_offset() * values.element_size() % 8 == 0

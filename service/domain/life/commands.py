@@ -118,6 +118,8 @@ def _about(spec: JobSpec) -> dict[str, str]:
         about[runtime.ENV_MIN_DEPTH] = str(spec.elastic.min_depth)
     if not spec.audits:
         about[runtime.ENV_AUDIT] = "none"
+    if spec.audits_near:
+        about[runtime.ENV_AUDIT_NEAR] = "1"
     if spec.elastic.redundant:
         about[runtime.ENV_REDUNDANCY] = spec.elastic.redundancy
     return about

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import torch
+from faults import Faults
 
 import headway
 
@@ -18,7 +19,9 @@ model = torch.nn.Linear(1, 1)
 model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
 data = run.indices(100, global_batch=4)
 number = run.rank if options.apart else 0
+faults = Faults(run)
 for _ in run.train_steps(12):
+    faults.in_body()
     for indices in data:
         model(indices.float().unsqueeze(1) / 100).mean().backward()
         number += 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,67 @@ class Careless:
         raise AssertionError
 
 
+class Kept:
+    """An object with this state."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+
 def test_a_state_that_could_not_be_read_back_is_refused_at_once() -> None:
     Replica(objects()).check()
     with pytest.raises(TypeError, match="the state of Careless cannot be kept"):
         Replica([*objects(), Careless()]).check()
+
+
+def _cyclic_dictionary() -> dict[str, Any]:
+    state: dict[str, Any] = {"mean": torch.ones(2), "more": {"deep": []}}
+    state["more"]["deep"].append(state["more"])
+    return state
+
+
+def _cyclic_list() -> dict[str, Any]:
+    history: list[Any] = [1.0]
+    history.append((history,))
+    return {"history": history}
+
+
+def _deep() -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    for _ in range(5000):
+        state = {"of": state}
+    return state
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (_cyclic_dictionary, "(more.deep.0 contains itself; keep "),
+        (_cyclic_list, "(history.1.0 contains itself; keep "),
+        (_deep, "is nested too deeply"),
+    ],
+)
+def test_a_state_that_refers_to_itself_is_refused_by_object_and_key(
+    make: Callable[[], dict[str, Any]], said: str
+) -> None:
+    kept = Kept(make())
+    with pytest.raises(TypeError, match="the state of Kept cannot be kept") as refused:
+        Replica([*objects(), kept]).check()
+    assert said in str(refused.value)
+    with pytest.raises(UnreadableValue) as later:
+        split(Replica([*objects(), kept]).state(Place()))
+    assert said.removeprefix("(") in str(later.value)
+
+
+def test_a_value_that_occurs_twice_is_kept_twice() -> None:
+    shared = [torch.ones(2), 3]
+    Replica([*objects(), Kept({"one": shared, "other": {"same": shared}})]).check()
 
 
 def test_a_value_that_became_unreadable_is_named_by_object_and_key() -> None:

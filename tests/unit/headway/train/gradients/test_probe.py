@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.train.gradients.averaging import Gradients
+from headway.train.gradients.noise import from_two_batches
 from headway.train.gradients.probe import NoiseProbe
 
 
@@ -37,6 +39,36 @@ def probe_of(clock: Time) -> tuple[NoiseProbe, list[nn.Parameter]]:
 def gradients_in(clock: Time, seconds: float) -> Sequence[Tensor]:
     clock.now_s += seconds
     return [torch.full((3,), 0.5)]
+
+
+@pytest.mark.parametrize(
+    "parts", [("first", "second"), ("second", "first"), ("first", "both"), ("both", "both")]
+)
+@pytest.mark.parametrize("clips", [False, True])
+def test_a_lone_rank_measures_parameters_that_its_last_passes_do_not_reach(
+    parts: tuple[str, str], *, clips: bool
+) -> None:
+    model = nn.ModuleDict({"first": nn.Linear(3, 1, bias=False), "second": nn.Linear(3, 1, bias=False)})
+    gradients = Gradients(model, device=torch.device("cpu"))
+    probe = gradients.probe = NoiseProbe(torch.optim.SGD(model.parameters(), lr=0.1))
+    probe.begin(measures=True)
+    rows = torch.arange(24.0).view(8, 3)
+    expected = {name: torch.zeros(3) for name in model}
+    squares = []
+    for number, used in enumerate(parts):
+        gradients.begin(4, global_batch=8, first=number == 0, last=number == 1)
+        mine = rows[4 * number : 4 * number + 4]
+        names = list(model) if used == "both" else [used]
+        torch.stack([model[name](mine).mean() for name in names]).sum().backward()
+        for name in names:
+            expected[name] += mine.mean(0)
+        squares.append(sum(float(one.square().sum()) for one in expected.values()) / (number + 1) ** 2)
+    if clips:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    assert gradients.accept()
+    right = from_two_batches(squares[0], 4, squares[1], 8)
+    assert probe.measurement is not None
+    assert (probe.measurement.sqr, probe.measurement.var) == pytest.approx((right.sqr, right.var), rel=1e-5)
 
 
 def test_a_step_without_a_measurement_makes_no_lists() -> None:

@@ -1,6 +1,8 @@
 """The guard of replicas: what it reads, how it names a difference, and how often it checks."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -111,6 +113,55 @@ def test_local_parameter_of_a_further_module_that_differs_is_not_compared() -> N
     (all_first, first), (all_second, second) = readings
     assert differences([all_first, all_second]) == ["object 2, weight differs on rank 1"]
     assert differences([first, second]) == []
+
+
+class _Kept:
+    """An object with this state."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+
+def _read_kept(state: dict[str, Any], *, model: nn.Module | None = None) -> ReplicaReading:
+    return read_replica(model or _model(), [], others={"object 2": _Kept(state)})
+
+
+def test_tensors_at_any_depth_of_an_object_s_state_are_compared_by_their_paths() -> None:
+    def state(value: float) -> dict[str, Any]:
+        return {"decay": value, "shadow": {"a": [torch.ones(2), (torch.tensor(value),)]}, "n": torch.zeros(0)}
+
+    every = [_read_kept(state(one)) for one in (0.0, 0.0, 1.0)]
+    assert every[0].digest == every[1].digest != every[2].digest
+    assert differences(every) == ["object 2, shadow.a.1.0 differs on rank 2"]
+
+
+def test_state_that_contains_itself_is_read_once() -> None:
+    state: dict[str, Any] = {"mean": torch.ones(2)}
+    state["self"] = state
+    assert "object 2, mean" in _read_kept(state).sums
+
+
+@pytest.mark.parametrize("place", [lambda state: state, lambda state: {"ema": state}])
+def test_copy_of_a_buffer_that_may_differ_may_differ_too(place: Callable[[Any], dict[str, Any]]) -> None:
+    readings = []
+    for value in (0.0, 1.0):
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        for one in model.parameters():
+            nn.init.constant_(one, 0.5)
+        nn.init.constant_(model.get_buffer("1.running_mean"), value)
+        readings.append(_read_kept(place(dict(model.state_dict())), model=model))
+    assert differences(readings) == []
+    assert any(name.endswith("0.weight") for name in readings[0].sums if name.startswith("object 2"))
+
+
+def test_pattern_of_an_object_whose_state_has_no_tensor_yet_is_no_error() -> None:
+    ReplicaGuard(_model(), [], others={"object 2": _Kept({})}, local=["object 2, shadow.*"])
 
 
 def test_local_pattern_that_matches_nothing_is_refused_by_name() -> None:
