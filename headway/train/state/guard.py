@@ -1,7 +1,7 @@
 """Guard of a replicated model: ranks compare what must be equal, and name what differs.
 
-A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set, the steps of each optimizer, and
-the parameters of further modules, for example of a moving average. Other buffers may differ between steps, because each step
+A check compares parameters, the buffers of SyncBatchNorm, the numbers of the optimizers' groups, the
+trainable set, the steps of each optimizer, and the parameters of further modules, for example of a moving average. Other buffers may differ between steps, because each step
 starts with those of rank 0. A script may name tensors as local.
 """
 
@@ -42,12 +42,17 @@ class ReplicaReading:
     trainable: dict[str, bool]
     steps: dict[str, int] = field(default_factory=dict)
     """Steps of each optimizer in the present generation."""
+    options: dict[str, str] = field(default_factory=dict)
+    """Other settings of the optimizers' groups."""
+    unowned: frozenset[str] = frozenset()
+    """Names of parameters that no optimizer given to prepare() has."""
 
     @property
     def digest(self) -> int:
         """A number that is equal for equal readings; NaN equals NaN."""
         rates = [(name, struct.pack("<d", rate)) for name, rate in self.rates.items()]
-        text = repr((list(self.sums.items()), rates, list(self.trainable.items()), list(self.steps.items())))
+        others = (self.sums, self.trainable, self.steps, self.options)
+        text = repr((rates, [list(one.items()) for one in others]))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
@@ -62,6 +67,10 @@ def differences(readings: Sequence[ReplicaReading]) -> list[str]:
         if len(set(steps)) > 1:
             each = ", ".join(f"{taken} on rank {rank}" for rank, taken in enumerate(steps))
             found.append(f"steps of optimizer {name} since the last change of members are {each}")
+    for name, values in _by_rank([one.options for one in readings]).items():
+        if len(set(values)) > 1:
+            each = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+            found.append(f"{name} is {each}")
     for name, trained in _by_rank([one.trainable for one in readings]).items():
         if len(set(trained)) > 1:
             ranks = [rank for rank, one in enumerate(trained) if one]
@@ -69,7 +78,9 @@ def differences(readings: Sequence[ReplicaReading]) -> list[str]:
     for name, sums in _by_rank([one.sums for one in readings]).items():
         usual = Counter(sums).most_common(1)[0][0]
         if others := [rank for rank, one in enumerate(sums) if one != usual]:
-            found.append(f"{name} differs on {_ranks(others)}")
+            unowned = any(name in one.unowned for one in readings)
+            cause = ", which no optimizer given to prepare() has," if unowned else ""
+            found.append(f"{name}{cause} differs on {_ranks(others)}")
     return found
 
 
@@ -150,7 +161,25 @@ def read_replica(
     trainable = {
         name: one.requires_grad for name, one in model.named_parameters() if not _matches(name, local)
     }
-    return ReplicaReading(dict(zip(tensors, values, strict=True)), rates, trainable, dict(steps or {}))
+    owned = {id(its) for one in optimizers for group in one.param_groups for its in group["params"]}
+    unowned = frozenset(
+        name for name, one in model.named_parameters() if owned and one.requires_grad and id(one) not in owned
+    )
+    sums_by_name = dict(zip(tensors, values, strict=True))
+    return ReplicaReading(sums_by_name, rates, trainable, dict(steps or {}), _options_of(optimizers), unowned)
+
+
+def _options_of(optimizers: Sequence[Optimizer]) -> dict[str, str]:
+    """Return the numbers of each optimizer's groups beside the learning rate, as text."""
+    found = {}
+    for number, one in enumerate(optimizers):
+        for index, group in enumerate(one.param_groups):
+            for key, value in group.items():
+                parts = value if isinstance(value, tuple) else (value,)
+                if key != "lr" and all(isinstance(part, (bool, int, float)) for part in parts):
+                    numbers = [float(part) for part in parts]
+                    found[f"{key} {number}.{index}"] = repr(numbers if len(numbers) > 1 else numbers[0])
+    return found
 
 
 class ReplicaGuard:
