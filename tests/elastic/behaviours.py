@@ -32,7 +32,8 @@ class Behaviour:
     group while it trains. `pace`: `skips` leaves some batches without a step, and `accumulates` steps in every second batch.
     `branch`: layers that some steps, or some rows, do not use. `rate`: `own`, `numpy` and `kept` set it in the loop from the step
     or from a counter given to prepare(), `counter` from one that is not, and `metric` from the rank's own loss. `extra`: what
-    else the script keeps.
+    else the script keeps. `setting`: `once` sets a number and a mode of the model in the step `setting_at` only, `extra` changes a
+    tensor that a module keeps beside its buffers, and `replaced` gives the model another last layer after prepare().
     """
 
     optimizer: str = "sgd"
@@ -47,6 +48,8 @@ class Behaviour:
     rate: str = "fixed"
     extra: str = "none"
     clip: bool = False
+    setting: str = "none"
+    setting_at: int = 0
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -78,6 +81,24 @@ class Extra:
         self.count = int(state["count"])
 
 
+class Gate(nn.Module):
+    """A layer with a factor in its extra state, a number and another result in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.ones(1, dtype=torch.float64)
+        self.number = 1.0
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.factor
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.factor = state.clone()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows * self.factor * self.number * (1.0 if self.training else 0.9)
+
+
 class Network(nn.Module):
     """Layers that are always used, one for some steps or rows, and one that trains later."""
 
@@ -85,12 +106,13 @@ class Network(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(4, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.branch, self.late, self.head = nn.Linear(4, WIDTH), nn.Linear(4, WIDTH), nn.Linear(WIDTH, 1)
+        self.gate = Gate()
 
     def forward(self, rows: torch.Tensor, which: torch.Tensor | None) -> torch.Tensor:
         hidden = torch.tanh(self.first(rows)) + torch.tanh(self.late(rows))
         if which is not None and which.any():
             hidden = hidden.index_add(0, which.nonzero()[:, 0], torch.tanh(self.branch(rows[which])))
-        result: torch.Tensor = self.head(torch.tanh(self.second(hidden)))
+        result: torch.Tensor = self.head(self.gate(torch.tanh(self.second(hidden))))
         return result
 
 
@@ -159,6 +181,11 @@ class Script:
             self.optimizer.add_param_group({"params": list(self.model.late.parameters()), "lr": RATE / 3})
         if behaviour.rate in {"own", "numpy", "kept", "counter", "metric"}:
             self._set_rate(step)
+        if behaviour.setting == "once" and step == behaviour.setting_at:
+            self.model.gate.number = 0.5
+            self.model.gate.eval()
+        if behaviour.setting == "extra":
+            self.model.gate.factor = self.model.gate.factor * 0.99
 
     def _set_rate(self, step: int) -> None:
         number = {"kept": self.extra.count, "counter": self.counter}.get(self.behaviour.rate, step)

@@ -23,7 +23,7 @@ from headway.storage.stores import Folder
 from headway.train.checkpoint.sharded import read
 from headway.train.checkpoint.stages import join_stages
 from headway.train.checkpoint.store import Checkpoints
-from tests.elastic.behaviours import Behaviour, expected_weights
+from tests.elastic.behaviours import STEPS, Behaviour, expected_weights
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 
@@ -116,7 +116,10 @@ def random_behaviour(rng: random.Random) -> Behaviour:
         "array": {"extra": "array"},
     }
     chosen = rng.choice([*refusable, *[""] * 5])
-    return replace(behaviour, **refusable.get(chosen, {}))
+    setting = rng.choice(["none", "once", "extra"])
+    return replace(
+        behaviour, **refusable.get(chosen, {}), setting=setting, setting_at=rng.randint(0, STEPS // 2)
+    )
 
 
 @dataclass(frozen=True)

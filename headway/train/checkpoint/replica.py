@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
+from headway.train.checkpoint.model_settings import ModelSettings, freeze, frozen_of
 from headway.train.checkpoint.staging import UnreadableValue, is_sharded, join, shard_bytes, split
 from headway.train.data.goal import Gain
 from headway.train.data.ledger import Ledger
@@ -189,6 +190,8 @@ class Replica:
         self.replicates = False
         """True if the ranks hold replicas of a sharded model on a mesh that has such (HSDP)."""
         self._will_shard = will_shard
+        self.settings = ModelSettings(self._models)
+        """What the script has changed of the models beside their tensors."""
 
     @property
     def optimizer(self) -> Optimizer:
@@ -256,7 +259,8 @@ class Replica:
         return {
             "objects": [self._state_of(one) for one in self.objects],
             "place": asdict(place),
-            "frozen": [_frozen(model) for model in self._models],
+            "frozen": [frozen_of(model) for model in self._models],
+            "settings": self.settings.changed,
         }
 
     def take_over(self, state: Mapping[str, Any]) -> Place:
@@ -282,9 +286,10 @@ class Replica:
                     f"{_INSTEAD}."
                 )
                 raise
-        # Checkpoints of older libraries do not say which parameters train.
+        # Checkpoints of older libraries do not say which parameters train, or what a module was set to.
         for model, names in zip(self._models, state.get("frozen", ()), strict=False):
-            _freeze(model, names)
+            freeze(model, names)
+        self.settings.take_over(state.get("settings", ()))
         return Place(
             Position(**place["position"]),
             Ledger(**place["ledger"]),
@@ -327,22 +332,6 @@ class Replica:
             one.load_state_dict({name: value for name, value in state.items() if name in own})
         else:
             one.load_state_dict(state)
-
-
-def _frozen(model: torch.nn.Module) -> list[str]:
-    return [name for name, one in model.named_parameters() if not one.requires_grad]
-
-
-def _freeze(model: torch.nn.Module, names: Collection[str]) -> None:
-    """Have all parameters but these train, as when the state was saved."""
-    frozen, changed = set(names), []
-    for name, one in model.named_parameters():
-        if one.requires_grad == (name in frozen):
-            one.requires_grad_(name not in frozen)
-            changed.append(name)
-    if changed:
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        warn(f"the checkpoint sets requires_grad as it was saved: {changed[0]}{more}")
 
 
 def _check_groups(one: Stateful, state: Mapping[str, Any]) -> None:

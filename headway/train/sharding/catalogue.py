@@ -17,7 +17,7 @@ from headway.train.sharding.layouts import Layout, mesh_dims
 from headway.train.sharding.optimizers import NamedGroups, ShardedOptimizers
 from headway.train.sharding.shadow import ShardKey
 from headway.train.sharding.template import named_buffers, named_parameters, plain_name
-from headway.train.state.transfer import transfer_state
+from headway.train.state.transfer import loose_of, transfer_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Catalogue:
     replicated: dict[str, torch.Tensor]
     """Buffers, and parameters that are not sharded."""
     extra: dict[str, Any]
-    """Values of the model's state that are not tensors."""
+    """Values of the model's state that are neither parameters nor buffers."""
     modes: dict[str, bool]
     """True for each module, by name, in training mode."""
     trained: dict[str, bool]
@@ -65,7 +65,7 @@ def describe(model: nn.Module, optimizers: ShardedOptimizers, positions: list[in
             for name, one in itertools.chain(parameters.items(), named_buffers(model).items())
             if not isinstance(one, DTensor)
         },
-        extra={name: one for name, one in model.state_dict().items() if not isinstance(one, torch.Tensor)},
+        extra=loose_of(model),
         modes={plain_name(name): one.training for name, one in model.named_modules()},
         trained={name: one.requires_grad for name, one in parameters.items()},
         optimizer={

@@ -1,9 +1,10 @@
 """Guard of a replicated model: ranks compare what must be equal, and name what differs.
 
-A check compares parameters, the buffers of SyncBatchNorm, learning rates, the trainable set, the steps of each optimizer, and
-the parameters of further modules and the tensors in the state of other objects, for example of a moving average. Other buffers
-may differ between steps, because each step starts with those of rank 0, and so may their copies in such a state. A script may
-name tensors as local. Devices of two kinds round differently: on them tensors of floating-point numbers are compared `near`.
+A check compares parameters, the buffers of SyncBatchNorm, the numbers of the optimizers' groups, the trainable set, the steps of
+each optimizer, and the parameters of further modules and the tensors in the state of other objects, for example of a moving
+average. Other buffers may differ between steps, because each step starts with those of rank 0, and so may their copies in such a
+state. A script may name tensors as local. Devices of two kinds round differently: on them tensors of floating-point numbers are
+compared `near`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class ReplicaReading:
     trainable: dict[str, bool]
     steps: dict[str, int] = field(default_factory=dict)
     """Steps of each optimizer in the present generation."""
+    options: dict[str, str] = field(default_factory=dict)
+    """Other settings of the optimizers' groups."""
+    unowned: frozenset[str] = frozenset()
+    """Names of parameters that no optimizer given to prepare() has."""
     shapes: dict[str, str] = field(default_factory=dict)
     sketches: dict[str, Sketch] = field(default_factory=dict)
     """Sketches of the tensors that may differ by rounding. They do not count in the `digest`."""
@@ -54,7 +59,7 @@ class ReplicaReading:
     def digest(self) -> int:
         """A number that is equal for equal readings; NaN equals NaN."""
         rates = [(name, struct.pack("<d", rate)) for name, rate in self.rates.items()]
-        plain = (self.sums, self.trainable, self.steps, self.shapes)
+        plain = (self.sums, self.trainable, self.steps, self.options, self.shapes)
         text = repr((rates, *(sorted(one.items()) for one in plain)))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
@@ -70,6 +75,10 @@ def differences(readings: Sequence[ReplicaReading]) -> list[str]:
         if len(set(steps)) > 1:
             each = ", ".join(f"{taken} on rank {rank}" for rank, taken in enumerate(steps))
             found.append(f"steps of optimizer {name} since the last change of members are {each}")
+    for name, values in _by_rank([one.options for one in readings]).items():
+        if len(set(values)) > 1:
+            each = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+            found.append(f"{name} is {each}")
     for name, trained in _by_rank([one.trainable for one in readings]).items():
         if len(set(trained)) > 1:
             ranks = [rank for rank, one in enumerate(trained) if one]
@@ -91,7 +100,9 @@ def _unlike_tensors(readings: Sequence[ReplicaReading]) -> list[str]:
     for name, sums in _by_rank([one.sums for one in readings]).items():
         usual = Counter(sums).most_common(1)[0][0]
         if others := [rank for rank, one in enumerate(sums) if one != usual]:
-            found.append(f"{name} differs on {_ranks(others)}")
+            unowned = any(name in one.unowned for one in readings)
+            cause = ", which no optimizer given to prepare() has," if unowned else ""
+            found.append(f"{name}{cause} differs on {_ranks(others)}")
     return found
 
 
@@ -207,17 +218,37 @@ def read_replica(
     }
     rounded = {name: one for name, one in tensors.items() if near and _rounds(one)}
     exact = {name: one for name, one in tensors.items() if name not in rounded}
+    owned = {id(its) for one in optimizers for group in one.param_groups for its in group["params"]}
     return ReplicaReading(
         sums=_read(exact, _sum),
         rates=rates,
         trainable=trainable,
         steps=dict(steps or {}),
+        options=_options_of(optimizers),
+        unowned=frozenset(
+            name
+            for name, one in model.named_parameters()
+            if owned and one.requires_grad and id(one) not in owned
+        ),
         shapes={name: f"{tuple(one.shape)} {one.dtype}" for name, one in tensors.items()},
         sketches={
             name: Sketch(square, tuple(products), within(rounded[name].dtype))
             for name, (square, *products) in _read(rounded, sketch).items()
         },
     )
+
+
+def _options_of(optimizers: Sequence[Optimizer]) -> dict[str, str]:
+    """Return the numbers of each optimizer's groups beside the learning rate, as text."""
+    found = {}
+    for number, one in enumerate(optimizers):
+        for index, group in enumerate(one.param_groups):
+            for key, value in group.items():
+                parts = value if isinstance(value, tuple) else (value,)
+                if key != "lr" and all(isinstance(part, (bool, int, float)) for part in parts):
+                    numbers = [float(part) for part in parts]
+                    found[f"{key} {number}.{index}"] = repr(numbers if len(numbers) > 1 else numbers[0])
+    return found
 
 
 class ReplicaGuard:

@@ -295,9 +295,17 @@ class StateSync:
         self.sync_bytes = 0
         if receivers:
             self.has_state = self.has_state and peers.rank not in receivers  # its state is in transition
-            place, self.sync_bytes = transfer_state(
-                self._replica.objects, place, peers=peers, source=source, receivers=receivers
-            )
+            place = self._replace(peers, source, receivers, place)
+        return place
+
+    def _replace(self, peers: Peers, source: int, receivers: Sequence[int], place: Place) -> Place:
+        """Send the state of a rank to others, and return its place."""
+        mine = place, self._replica.settings.changed
+        (place, changed), self.sync_bytes = transfer_state(
+            self._replica.objects, mine, peers=peers, source=source, receivers=receivers
+        )
+        if peers.rank in receivers:
+            self._replica.settings.take_over(changed)
         return place
 
     def _transfer_shards(
@@ -357,10 +365,7 @@ class StateSync:
             leave_for_retry("rank 0 could not read the checkpoints")
         self.sync_bytes = 0
         if peers.world_size > 1 and not together:
-            everyone = range(1, peers.world_size)
-            place, self.sync_bytes = transfer_state(
-                self._replica.objects, place, peers=peers, source=0, receivers=everyone
-            )
+            place = self._replace(peers, 0, range(1, peers.world_size), place)
         if from_generation != _NO_CHECKPOINT and peers.is_main:
             self._mailbox.send(
                 Restored,

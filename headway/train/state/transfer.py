@@ -127,13 +127,18 @@ def _trainable(objects: Iterable[Stateful]) -> list[bool]:
 
 
 def _loose_state(objects: Iterable[Stateful]) -> list[Any]:
-    """Return the remaining state: that of other objects, and the models' values that are not tensors."""
-    return [
-        {name: value for name, value in one.state_dict().items() if not isinstance(value, torch.Tensor)}
-        if isinstance(one, nn.Module)
-        else one.state_dict()
-        for one in objects
-    ]
+    """Return the remaining state: that of other objects, and what models save beside parameters and buffers."""
+    return [loose_of(one) if isinstance(one, nn.Module) else one.state_dict() for one in objects]
+
+
+def loose_of(model: nn.Module) -> dict[str, Any]:
+    """Return the values of a model's state that are neither a parameter nor a buffer, such as the extra state of a module."""
+    fixed = {memory_of(one) for one in _fixed_tensors([model])}
+    return {
+        name: value
+        for name, value in model.state_dict().items()
+        if not isinstance(value, torch.Tensor) or memory_of(value) not in fixed
+    }
 
 
 class _Pickler(pickle.Pickler):

@@ -53,6 +53,28 @@ def test_differing_rates_are_named_with_both_values_before_their_weights() -> No
     ]
 
 
+def test_other_settings_of_a_group_are_named_as_the_cause() -> None:
+    mine, theirs = _model(), _model()
+    with torch.no_grad():
+        theirs[1].bias += 1.0
+    every = [
+        read_replica(one, [torch.optim.Adam(one.parameters(), betas=(beta, 0.9))])
+        for one, beta in ((mine, 0.5), (theirs, 0.6))
+    ]
+    assert differences(every) == [
+        "betas 0.0 is [0.5, 0.9] on rank 0, [0.6, 0.9] on rank 1",
+        "1.bias differs on rank 1",
+    ]
+
+
+def test_parameter_that_another_optimizer_trains_is_named_as_such() -> None:
+    mine, theirs = _model(), _model()
+    with torch.no_grad():
+        theirs[1].bias += 1.0
+    every = [read_replica(one, [torch.optim.SGD(one[0].parameters())]) for one in (mine, theirs)]
+    assert differences(every) == ["1.bias, which no optimizer given to prepare() has, differs on rank 1"]
+
+
 def test_parameter_unfrozen_on_one_rank_is_named() -> None:
     mine, theirs = _model(), _model()
     mine[0].bias.requires_grad = False
