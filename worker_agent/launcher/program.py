@@ -7,6 +7,7 @@ file. The module imports nothing of Headway, because that interpreter may not ha
 """
 
 import atexit
+import builtins
 import contextlib
 import ctypes
 import faulthandler
@@ -18,6 +19,7 @@ import itertools
 import json
 import multiprocessing.process
 import os
+import pkgutil
 import runpy
 import signal
 import sys
@@ -93,7 +95,9 @@ def _output_stream(stream: TextIO, errors: str | None) -> TextIO:
         stream.flush()
         raw = io.FileIO(stream.fileno(), "w", closefd=False)
         raw.name = stream.name
-        return io.TextIOWrapper(cast("BinaryIO", raw), encoding, errors, write_through=True)
+        text = io.TextIOWrapper(cast("BinaryIO", raw), encoding, errors, write_through=True)
+        text.mode = "w"  # type: ignore[misc]  # as the interpreter's own has it
+        return text
     stream.reconfigure(encoding=encoding, errors=errors, line_buffering=True)
     return stream
 
@@ -145,9 +149,10 @@ class ExitBound:
                 break
             next_s = min(next_s + _REPORT_EVERY_S, self._within_s)
         named = ", ".join(waits_for) or "exit functions"
-        sys.stderr.write(
-            f"[headway] The script ended {self._within_s:g} s ago, and {named} did not: ending the process (exit_within).\n"
-        )
+        with contextlib.suppress(Exception):
+            sys.stderr.write(
+                f"[headway] The script ended {self._within_s:g} s ago, and {named} did not: ending the process (exit_within).\n"
+            )
         flush_and_exit(code)
 
     def _waits_for(self) -> list[str]:
@@ -178,13 +183,19 @@ class ExitBound:
 
 
 def flush_and_exit(code: int) -> NoReturn:
-    """Flush the output and all files that the program left open, and end the process at once."""
+    """Flush the output and all files that the program left open, and end the process at once, whatever they raise."""
+    try:
+        _flush()
+    finally:
+        os._exit(code)
+
+
+def _flush() -> None:
     open_files = [one for one in gc.get_objects() if issubclass(type(one), _WITH_BUFFERS)]
-    for stream in (*open_files, sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+    for stream in (*open_files, getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
+        with contextlib.suppress(Exception):  # the program may have put anything in the place of its output
             stream.flush()
     ctypes.CDLL(None).fflush(None)  # output of C code
-    os._exit(code)
 
 
 def _run_to_exit_code(name: str, *, is_module: bool) -> int:
@@ -193,7 +204,8 @@ def _run_to_exit_code(name: str, *, is_module: bool) -> int:
     traceback.walk_stack = _above_launcher
     try:
         if is_module:
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
+            _fresh_main()
+            runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # noqa: SLF001  # as `python -m` does
         else:
             _run_file(name)
     except SystemExit as request:
@@ -207,6 +219,11 @@ def _run_to_exit_code(name: str, *, is_module: bool) -> int:
 
 def _run_file(name: str) -> None:
     path = str(Path.cwd() / name)
+    if pkgutil.get_importer(path) is not None:  # a folder or a zip archive, whose `__main__` is the program
+        sys.path[0] = path
+        _fresh_main()
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001
+        return
     try:
         with io.open_code(path) as file:
             source = file.read()
@@ -215,20 +232,31 @@ def _run_file(name: str) -> None:
             f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n"
         )
         raise SystemExit(2) from None
-    module = types.ModuleType("__main__")
+    module = _fresh_main()
     module.__file__ = path
     module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     module.__dict__["__cached__"] = None
-    sys.modules["__main__"] = module
     exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+
+
+def _fresh_main() -> types.ModuleType:
+    """Put an empty `__main__` in the place of ours, also under the name that it has in children of `multiprocessing`.
+
+    What a spawned child sends back names its classes `__mp_main__`.
+    """
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins  # other modules have its dictionary
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    return module
 
 
 def _exit_code(value: object) -> int:
     if value is None:
         return 0
     if isinstance(value, int):
-        return value & 0xFF
-    sys.stderr.write(f"{value}\n")
+        return value & 0xFF if -(2**63) <= value < 2**63 else 0xFF
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"{value}\n")
     return 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -152,6 +153,10 @@ def test_modules_that_a_script_would_find_first(tmp_path: Path) -> None:
         ("x = (", 1, "SyntaxError"),
         ("import sys; print('no newline', end=''); sys.stdout.write('!')", 0, "no newline!"),
         ("import sys, pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__name__)", 0, "A"),
+        ("import sys; sys.exit(2 ** 70)", 255, ""),
+        ("import sys; print('said', flush=True); del sys.stdout; sys.stderr = None", 0, "said"),
+        ("import sys; sys.stderr = sys.stdout = 1; sys.exit('words')", 1, ""),
+        ("import builtins; print(__builtins__ is builtins)", 0, "True"),
         ("import multiprocessing as m\nif __name__ == '__main__':\n p = m.get_context('spawn').Process(target=print, args=['kid'], kwargs={'flush': True})\n p.start(); p.join(); print(p.exitcode)", 0, "0"),
     ],
 )  # fmt: skip
@@ -168,6 +173,53 @@ def test_a_program_ends_as_under_the_interpreter(tmp_path: Path, body: str, code
     assert ended.returncode == code
     assert output in ended.stdout + ended.stderr
     assert "program.py" not in ended.stderr
+
+
+IN_MAIN = """
+import multiprocessing as m, sys
+class Own:
+    def __init__(self, value): self.value = value
+def own(value): return Own(value)
+if __name__ == "__main__":
+    with m.get_context("spawn").Pool(1) as pool:
+        print(sys.argv[1:], [type(one) is Own and one.value for one in pool.map(own, [1, 2])])
+"""
+
+
+@pytest.mark.parametrize("named", [["t.py"], ["-m", "t"], ["-m", "folder.t"]])
+def test_spawned_children_send_back_objects_of_classes_in_main(tmp_path: Path, named: list[str]) -> None:
+    (tmp_path / "folder").mkdir()
+    for file in ("t.py", "folder/t.py"):
+        (tmp_path / file).write_text(IN_MAIN, encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, program.__file__, *named, "a b"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.stdout, ended.returncode) == ("['a b'] [1, 2]\n", 0), ended.stderr
+
+
+def test_a_folder_and_a_zip_archive_run_as_under_the_interpreter(tmp_path: Path) -> None:
+    body = "import sys, beside; print(sys.argv, __name__, beside.__name__)"
+    (tmp_path / "app").mkdir()
+    for name, text in {"__main__.py": body, "beside.py": ""}.items():
+        (tmp_path / "app" / name).write_text(text, encoding="utf-8")
+    shutil.make_archive(str(tmp_path / "app"), "zip", tmp_path / "app")
+    (tmp_path / "none").mkdir()
+    for name, code, output in [
+        ("app", 0, "['app', 'x'] __main__ beside\n"),
+        ("app.zip", 0, "['app.zip', 'x'] __main__ beside\n"),
+        ("none", 1, ""),
+    ]:
+        command = [sys.executable, program.__file__, name, "x"]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stdout) == (code, output), ended.stderr
+    assert "can't find '__main__' module" in ended.stderr
+
+
+def test_a_module_that_is_not_there_is_reported_as_by_the_interpreter(tmp_path: Path) -> None:
+    command = [sys.executable, program.__file__, "-m", "nosuch"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (1, f"{sys.executable}: No module named nosuch\n")
 
 
 def test_a_file_that_a_program_leaves_open_is_complete_as_under_the_interpreter(tmp_path: Path) -> None:
@@ -226,7 +278,7 @@ os.environ["PYTHONUNBUFFERED"] = "1"
 prepare_output()
 print(chr(0xdc80), chr(233), end=" ")
 print(chr(0xd800), file=sys.stderr, end="")
-print("last", end="")
+print("last", end=sys.stdout.mode)
 os._exit(0)
 """
 
@@ -234,7 +286,7 @@ os._exit(0)
 def test_prepared_output_is_written_at_once_and_keeps_the_errors_of_each_stream() -> None:
     env = {"LC_ALL": "C", "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-c", PREPARES], capture_output=True, env=env, check=True)
-    assert ended.stdout == b"\x80 \xc3\xa9 last"
+    assert ended.stdout == b"\x80 \xc3\xa9 lastw"
     assert ended.stderr == b"\\ud800"
 
 
