@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.contract.changes import NO_REASON, ChangeReason
 from headway.contract.orders import Order
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.collectives.devices import TorchDevice
@@ -118,9 +119,11 @@ class Names:
 
     def __init__(self) -> None:
         self.members = {"2.0": 0, "2.1": 1}
+        self.members_before: frozenset[str] | None = None
+        self.why = NO_REASON
 
-    def know(self, members: dict[str, int]) -> None:
-        self.members = members
+    def know(self, members: dict[str, int], before: frozenset[str] | None, why: ChangeReason) -> None:
+        self.members, self.members_before, self.why = members, before, why
 
 
 def level(peers: Source, place: Place, *, has_state: bool) -> tuple[StateSync, Place | None]:
