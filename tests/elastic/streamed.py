@@ -5,8 +5,8 @@ before its operation has begun, and the tensors are filled later. What computes 
 stand for those of a stream: `wait` of an operation, and that of a future made by `future_of`, end with the operation. Any other
 future is complete at once, as one on a GPU is to a stream for which it names no device.
 
-A communicator connects at its first operation, for which every member must come, also if it is between two of them. A member
-that is gone is not noticed: the operation stands until `abort`, and then raises. Under the name of `SILENT` it ends like a
+A communicator connects at its first operation, for which every member must come, also if it is between two of them; that of the
+default group does so in `connect`, as a call of the host. A member that is gone is not noticed: the operation stands until `abort`, and then raises. Under the name of `SILENT` it ends like a
 complete one, as the wait of a GPU's stream does.
 """
 
@@ -24,12 +24,15 @@ import torch
 import torch.distributed as dist
 
 from headway.train.collectives.backend import Rendezvous
+from headway.train.collectives.buckets import broadcast
 from headway.train.collectives.groups import CONNECT_TIMEOUT
 
 NAME = "streamed"
 SILENT = "streamed-silent"
 _LONGEST_DELAY_S = 0.004
 _POLL_S = 0.001
+_BUCKET_BYTES = 2**16 - 512
+"""So small that the state of a test takes several, and no divisor of its tensors."""
 _PART_BYTES = 2**20
 """Bytes of a tensor under one key of the store, which limits them."""
 _REDUCTIONS: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -229,7 +232,7 @@ class StreamedGroup(dist.ProcessGroup):
 
         def act() -> None:
             try:
-                self._connect()
+                self.connect()
                 ready = results()
                 self._pause(next(self._stream.delays_s))
                 for one, result in zip(filled, ready, strict=True):
@@ -245,7 +248,8 @@ class StreamedGroup(dist.ProcessGroup):
         self._stream.enqueue(act)
         return work
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
+        """Wait for all members, unless this one is connected already."""
         if self._connected:
             return
         self._store.add("communicator", 1)
@@ -331,6 +335,10 @@ class Streamed:
             timeout=max(rendezvous.connect, CONNECT_TIMEOUT),
         )
 
+    def connect(self) -> None:
+        group: Any = dist.group.WORLD
+        group.connect()
+
     def leave(self) -> None:
         self.abort()
         if dist.is_initialized():
@@ -343,12 +351,14 @@ class Streamed:
     def transfer(
         self, tensors: Sequence[torch.Tensor], *, rank: int, source: int, receivers: Sequence[int]
     ) -> None:
-        if rank == source:
-            ops = [dist.P2POp(dist.isend, one, receiver) for one in tensors for receiver in receivers]
-        else:
-            ops = [dist.P2POp(dist.irecv, one, source) for one in tensors]
-        for work in dist.batch_isend_irecv(ops):
-            work.wait()
+        broadcast(
+            tensors,
+            rank=rank,
+            source=source,
+            receivers=receivers,
+            device=torch.device("cpu"),
+            bucket_bytes=_BUCKET_BYTES,
+        )
         self.synchronize()
 
     def future_of(self, tensor: torch.Tensor) -> torch.futures.Future[Any]:
@@ -357,3 +367,7 @@ class Streamed:
 
     def synchronize(self) -> None:
         self._stream.synchronize()
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        del tensor
+        return True

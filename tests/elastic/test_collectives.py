@@ -72,6 +72,20 @@ def test_a_transfer_fills_the_tensors_of_every_receiver(ranks: Callable[..., Gen
 
 
 @pytest.mark.parametrize("name", BACKENDS)
+def test_a_transfer_leaves_those_alone_that_do_not_receive_it(
+    ranks: Callable[..., Generation], name: str
+) -> None:
+    ended(ranks(name, "some", 3), [0, 0, 0])
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_first_operation_of_a_group_may_be_one_of_two_ranks(
+    ranks: Callable[..., Generation], name: str
+) -> None:
+    ended(ranks(name, "pairs", 3), [0, 0, 0])
+
+
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_rank_that_hangs_is_freed_by_an_abort(ranks: Callable[..., Generation], name: str) -> None:
     started = ranks(name, "hangs", 2)
     started.processes[0].join(240)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
@@ -54,5 +54,21 @@ class CollectiveBackend(Protocol):
     ) -> None:
         """Fill the receivers' tensors with those of rank `source`, and wait until that is done.
 
-        The source and the receivers call it; `rank` is the caller. The tensors are contiguous and lie on the device.
+        Every rank of the default group calls it, in the same order as its other operations; `rank` is the caller. A rank that
+        neither sends nor receives passes no tensors, and may have to take part. The tensors are contiguous and lie where the
+        group works.
+        """
+
+
+@runtime_checkable
+class Connecting(Protocol):
+    """A `CollectiveBackend` whose members would connect only at the first operation, for which all of them must come.
+
+    A membership change begins with operations between some of the members, which would wait for the others for ever.
+    """
+
+    def connect(self) -> None:
+        """Connect all members of the default group, each of which calls it and is known to be within reach.
+
+        RuntimeError is raised when a peer is lost, or the connections that the process opens meanwhile are closed.
         """

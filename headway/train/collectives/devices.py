@@ -20,6 +20,9 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has completed what it was given."""
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Return True if the tensor lies on the device, and so moves by the backend's `transfer`."""
+
 
 class TorchDevice:
     """The accelerator of this process; a CPU has completed everything when the calls have returned."""
@@ -32,3 +35,7 @@ class TorchDevice:
         """Wait for all streams of the accelerator."""
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Return True unless the tensor is in host memory."""
+        return tensor.device.type != "cpu"

@@ -36,6 +36,6 @@ class Gloo:
             if rank == source:
                 for receiver in receivers:
                     dist.send(on_host, dst=receiver)
-            else:
+            elif rank in receivers:
                 dist.recv(on_host, src=source)
                 one.copy_(on_host)

@@ -9,10 +9,9 @@ import torch
 import torch.distributed as dist
 
 from headway.train.collectives.backend import Rendezvous
+from headway.train.collectives.buckets import broadcast
 from headway.train.collectives.groups import default_group
 
-_OPERATIONS = 64
-"""Tensors in one batch of point-to-point operations."""
 _SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
@@ -42,8 +41,22 @@ class Nccl:
             os.environ.setdefault(name, value)
 
     def form(self, rendezvous: Rendezvous) -> None:
-        """Form a group that connects at its first operation."""
+        """Form a group, which `connect` connects."""
         default_group("nccl", rendezvous)
+
+    def connect(self) -> None:
+        """Make the communicator of all ranks.
+
+        This is what `init_process_group(device_id=...)` does, but the group is not bound to the device. With a bound one, a
+        rank outside of a new gloo group waits for ever for NCCL to split its communicator, and torch 2.6 makes communicators
+        that do not block.
+        """
+        if dist.get_world_size() == 1:
+            return
+        device = _device()
+        backend = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]  # noqa: SLF001  # torch's own call of it is this
+        backend = getattr(backend, "wrapped_pg", backend)  # as with TORCH_DISTRIBUTED_DEBUG=DETAIL
+        backend.eager_connect_single_device(device)
 
     def leave(self) -> None:
         """Abort the communicators: to destroy one, NCCL waits until each member does, and a rank that leaves may not."""
@@ -59,16 +72,10 @@ class Nccl:
     def transfer(
         self, tensors: Sequence[torch.Tensor], *, rank: int, source: int, receivers: Sequence[int]
     ) -> None:
-        """Send between devices, and wait until the device has finished.
-
-        Operations in one batch use the group's own communicator. A single one would create another for its pair of ranks.
-        """
-        for start in range(0, len(tensors), _OPERATIONS):
-            part = tensors[start : start + _OPERATIONS]
-            if rank == source:
-                ops = [dist.P2POp(dist.isend, one, receiver) for one in part for receiver in receivers]
-            else:
-                ops = [dist.P2POp(dist.irecv, one, source) for one in part]
-            for work in dist.batch_isend_irecv(ops):
-                work.wait()
+        """Broadcast from the source's device, and wait until this rank's device has finished."""
+        broadcast(tensors, rank=rank, source=source, receivers=receivers, device=_device())
         torch.cuda.synchronize()
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from headway.contract.orders import Order
-from headway.train.collectives.backend import CollectiveBackend, Rendezvous
+from headway.train.collectives.backend import CollectiveBackend, Connecting, Rendezvous
 from headway.train.collectives.devices import Device, TorchDevice
 from headway.train.collectives.futures import Promise
 from headway.train.collectives.groups import CONNECT_TIMEOUT, gloo_group, subgroup
@@ -140,9 +140,12 @@ class Peers:
         if alone:
             store = HashStore()
             backend.form(Rendezvous(connect=timeout, timeout=timeout, store=store, rank=0, world_size=1))
-        elif not dist.is_initialized():
+        formed = not alone and not dist.is_initialized()
+        if formed:
             backend.form(Rendezvous(connect=timeout, timeout=timeout))
         peers = cls(backend, rank=environment.rank, world_size=environment.world_size, timeout=timeout)
+        if formed and isinstance(backend, Connecting):
+            backend.connect()
         peers._connections = connections() - before if observed else before
         if alone:
             atexit.register(peers.leave)
@@ -180,6 +183,11 @@ class Peers:
                     Rendezvous(connect=connect, timeout=timeout, store=store, rank=rank, world_size=size)
                 )
                 peers = cls(backend, rank=rank, world_size=size, generation=order.generation, timeout=timeout)
+            if isinstance(
+                backend, Connecting
+            ):  # no member is out of reach, so this takes as long as it takes
+                with peers_may_be_lost(), disconnect_when(superseded, before, math.inf):
+                    backend.connect()
         except (PeersLost, Superseded):
             if dist.is_initialized():  # the next meeting forms another default group
                 backend.leave()
@@ -253,8 +261,8 @@ class Peers:
     def device_tensors_from(
         self, source: int, receivers: Sequence[int], tensors: Sequence[torch.Tensor]
     ) -> None:
-        """Fill tensors on an accelerator from one rank to others, by the default group."""
-        if tensors:
+        """Fill tensors on an accelerator from one rank to others, by the default group. Others than these pass no tensors."""
+        if tensors or self._backend.runs_on_device:
             with self.waits.blocking(), peers_may_be_lost():
                 self._backend.transfer(tensors, rank=self.rank, source=source, receivers=receivers)
             if self.aborted:  # an aborted transfer on an accelerator ends like a complete one

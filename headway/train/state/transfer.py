@@ -55,27 +55,39 @@ def transfer_state(
     """
     group = peers.group_of(sorted([source, *receivers]))
     if group is None:
+        peers.device_tensors_from(source, receivers, [])
         return extra, 0
+    fixed = list(_fixed_tensors(objects))
     if peers.rank == source:
         tensors: list[torch.Tensor] = []
         contents = _pack((_loose_state(objects), _trainable(objects), extra), tensors)
         shapes = [(tuple(one.shape), one.dtype, one.device.type) for one in tensors]
-        head = pickle.dumps((contents, shapes))
+        firsts = _first_of_memory(fixed)
+        head = pickle.dumps((contents, shapes, firsts))
     else:
         head = b""
     head = peers.bytes_from(source, head, group)
     if peers.rank != source:
-        contents, shapes = pickle.loads(head)  # noqa: S301  # from a peer with the same job and the same code
-        device = device or next(iter(_fixed_tensors(objects)), torch.empty(0)).device
+        contents, shapes, firsts = pickle.loads(head)  # noqa: S301  # from a peer with the same job and the same code
+        device = device or next(iter(fixed), torch.empty(0)).device
         tensors = [
             torch.empty(shape, dtype=dtype, device="cpu" if kind == "cpu" else device)
             for shape, dtype, kind in shapes
         ]
-    fixed = list(_fixed_tensors(objects))
-    moved = _move([*fixed, *tensors], peers, source, receivers, group)
+    once = [one for number, one in enumerate(fixed) if firsts[number] == number]
+    moved = _move([*once, *tensors], peers, source, receivers, group)
     if peers.rank == source:
         return extra, moved
+    for number, first in enumerate(firsts):
+        if first != number:  # tied on the source, and perhaps not here
+            fixed[number].copy_(fixed[first])
     states, trainable, extra = _unpack(contents, tensors)
+    _load(objects, states, trainable)
+    return extra, moved + len(head)
+
+
+def _load(objects: Sequence[Stateful], states: Sequence[Any], trainable: Sequence[bool]) -> None:
+    """Put what is not in fixed tensors into the objects."""
     for parameter, trains in zip(_parameters(objects), trainable, strict=True):
         if parameter.requires_grad != trains:
             parameter.requires_grad_(trains)
@@ -85,7 +97,6 @@ def transfer_state(
                 one.load_state_dict(state, strict=False)
         else:
             one.load_state_dict(state)
-    return extra, moved + len(head)
 
 
 def _fixed_tensors(objects: Iterable[Stateful]) -> list[torch.Tensor]:
@@ -95,6 +106,15 @@ def _fixed_tensors(objects: Iterable[Stateful]) -> list[torch.Tensor]:
         for one in objects
         if isinstance(one, nn.Module)
         for tensor in (*one.parameters(), *one.buffers())
+    ]
+
+
+def _first_of_memory(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return for each tensor the number of the first one that is tied to it, often its own."""
+    seen: dict[Hashable, int] = {}
+    return [
+        number if (memory := memory_of(one)) is None else seen.setdefault(memory, number)
+        for number, one in enumerate(tensors)
     ]
 
 
@@ -156,8 +176,8 @@ def _move(
     tensors: Sequence[torch.Tensor], peers: Peers, source: int, receivers: Sequence[int], group: Any
 ) -> int:
     """Fill the receivers' tensors with the source's, and return their total size in bytes."""
-    on_host = [one for one in tensors if one.device.type == "cpu"]
-    elsewhere = [one for one in tensors if one.device.type != "cpu"]
+    on_host = [one for one in tensors if not peers.device.holds(one)]
+    elsewhere = [one for one in tensors if peers.device.holds(one)]
     large = [one for one in on_host if one.nbytes >= _SMALL_BYTES and one.is_contiguous()]
     small = [one for one in on_host if one.nbytes < _SMALL_BYTES or not one.is_contiguous()]
     together = torch.empty(sum(one.nbytes for one in small), dtype=torch.uint8)
@@ -166,12 +186,21 @@ def _move(
     peers.tensors_from(source, [*large, together] if small else large, group)
     if peers.rank != source:
         _copy(small, together, out=False)
-    dense = [one if one.is_contiguous() else one.contiguous() for one in elsewhere]
+    dense = [one if _is_plain(one) else _dense(one) for one in elsewhere]
     peers.device_tensors_from(source, receivers, dense)
     for one, sent in zip(elsewhere, dense, strict=True):
         if one is not sent:
             one.copy_(sent)
     return sum(one.nbytes for one in tensors)
+
+
+def _is_plain(one: torch.Tensor) -> bool:
+    """Return True if the memory of the tensor is its values without gaps, in order."""
+    return one.is_contiguous() and not one.is_conj() and not one.is_neg()
+
+
+def _dense(one: torch.Tensor) -> torch.Tensor:
+    return torch.empty(one.shape, dtype=one.dtype, device=one.device).copy_(one)
 
 
 def _copy(tensors: Sequence[torch.Tensor], together: torch.Tensor, *, out: bool) -> None:

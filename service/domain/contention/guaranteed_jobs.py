@@ -50,6 +50,7 @@ class Tenure:
         rests_s: seconds for which a waiting job that was stopped for others leaves free slots to later ones, while the
             minimums do not fit; None if unknown.
         leaving: (K,) slots of each kind that jobs are leaving and that are promised to none; None if there are none.
+        left_s: seconds until a running job ends by its own reports, infinite if unknown; None if all are unknown.
     """
 
     run_s: FloatArray
@@ -66,6 +67,7 @@ class Tenure:
     restart_s: FloatArray | None = None
     rests_s: FloatArray | None = None
     leaving: FloatArray | None = None
+    left_s: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,9 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
     else:
         waits = admitted & ~overdue & ~due & ~promised
         soon = _once_left(given, tenure.leaving)
-        barred, coming = not_worth_a_stop(given, soon, tenure.restart_s, tenure.priority, smallest, waits)
+        barred, coming = not_worth_a_stop(
+            given, soon, tenure.restart_s, tenure.left_s, tenure.priority, smallest, waits
+        )
         barred |= resting_jobs(tenure.priority, tenure.rests_s, ~holds & waits)
         rivals = admitted & ~barred
         since = (given.age_s[None, :] < tenure.run_s[:, None]) | (tenure.run_s >= tenure.min_run_s)[:, None]

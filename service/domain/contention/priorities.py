@@ -1,7 +1,7 @@
 """Priorities while the minimums of all jobs do not fit: who takes slots from whom, and whose protection ends.
 
 - Protection of a running job is lifted only where a waiting job of a higher priority takes its slots in this decision:
-  from the lowest jobs first, protected or not, and from no more of them than needed.
+  from the lowest jobs first, protected or not, from no more of them than needed, and from small ones where they suffice.
 - Jobs of the highest priorities have seats. Among the jobs of the first priority that does not fit as a whole, the policy
   chooses. Jobs of a lower priority get what those leave.
 """
@@ -109,7 +109,10 @@ def _descending(among: BoolArray, priority: FloatArray, waited_s: FloatArray) ->
 def _fewest(
     given: RoundInput, room: Room, job: int, lower: BoolArray, priority: FloatArray, smallest: IntArray
 ) -> list[int]:
-    """Release the lowest and fewest jobs that make room for the job, and return them; none if all do not suffice."""
+    """Release the lowest and fewest jobs that make room for the job, and return them; none if all do not suffice.
+
+    Of equally many the ones with the fewest slots are released.
+    """
     slots = given.configurations.slots
     order = np.flatnonzero(lower & (smallest != NOTHING))
     order = order[np.lexsort((-slots[smallest[order]], priority[order]))]
@@ -129,7 +132,26 @@ def _fewest(
             room.release(one)
         else:
             released.remove(one)
+    least = slots[smallest]
+    order = order[np.lexsort((least[order], priority[order]))]
+    for at, one in enumerate(released):
+        fewer = (least[order] < least[one]) & (priority[order] <= priority[one])
+        for other in order[fewer & ~np.isin(order, released)].tolist():
+            if _trades(room, job, one, other, smallest):
+                released[at] = other
+                break
     return released
+
+
+def _trades(room: Room, job: int, one: int, other: int, smallest: IntArray) -> bool:
+    """Release another job instead of `one` and return True, if that makes room for the job as well."""
+    room.release(other)
+    room.take(one, int(smallest[one]))
+    if room.column_of(job) != NOTHING:
+        return True
+    room.release(one)
+    room.take(other, int(smallest[other]))
+    return False
 
 
 def by_priority(

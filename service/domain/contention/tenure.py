@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -54,7 +55,20 @@ def tenure_of(scope: RoundScope) -> Tenure:
         restart_s=np.array([restart_s(job) for job in jobs]),
         rests_s=np.array([rests_s(job.progress, now) for job in jobs]),
         leaving=_leaving(scope),
+        left_s=np.array([reported_left_s(job) for job in jobs], dtype=np.float64),
     )
+
+
+def reported_left_s(job: Job) -> float:
+    """Return the seconds until a running job ends by its own reports; infinite without a length or a speed.
+
+    A job says so from its first report on, long before its speed at a size counts as measured.
+    """
+    progress, end = job.progress, job.progress.work_end
+    if job.state is not JobState.RUNNING or end is None or not progress.samples_per_s:
+        return math.inf
+    worth = progress.efficiency if progress.total_progress is not None and progress.efficiency else 1.0
+    return max(0.0, end - progress.work_done) / (progress.samples_per_s * worth)
 
 
 def is_leased(job: Job, rules: ContentionRules, now: datetime) -> bool:

@@ -8,6 +8,7 @@ from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.contention.priorities import Room
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import goodput_now
+from service.domain.policies.framework.work_left import LEAST_OWN_JOBS
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 
@@ -15,6 +16,7 @@ def not_worth_a_stop(
     given: RoundInput,
     soon: RoundInput,
     restart_s: FloatArray | None,
+    reported_s: FloatArray | None,
     priority: FloatArray,
     smallest: IntArray,
     among: BoolArray,
@@ -23,10 +25,10 @@ def not_worth_a_stop(
 
     They would train for less time than it costs to stop a job for them and start it again, from the order to stop to
     the next first step; or slots that others are about to leave suffice for them. A job of unknown length is brief if
-    all ended jobs of its class were.
+    all ended jobs of its class were, and there are enough of them (`LEAST_OWN_JOBS`).
 
-    Slots are about to be left by jobs that end sooner, and by those that are leaving them: `soon` is the input once they
-    have. No job of a lower priority starts on the slots that a job needs beside these.
+    Slots are about to be left by jobs that end sooner, by their speeds or by their own reports (`reported_s`), and by those
+    that are leaving them: `soon` is the input once they have. No job of a lower priority starts on the slots that a job needs beside these.
     """
     holds = given.current != NOTHING
     none = np.zeros(len(among), dtype=np.bool_)
@@ -37,7 +39,10 @@ def not_worth_a_stop(
     waits = among & ~holds & (smallest != NOTHING)
     speed = given.goodput[np.arange(len(smallest)), np.maximum(smallest, 0)]
     brief = np.asarray(waits & (_longest_left_s(given, speed) < cost_s))
-    ends = holds & (_left_s(given, goodput_now(given)) < cost_s)
+    left_s = _left_s(given, goodput_now(given))
+    if reported_s is not None:
+        left_s = np.where(np.isfinite(left_s), left_s, reported_s)
+    ends = holds & (left_s < cost_s)
     now = _without(given, smallest, none)
     found: BoolArray = np.asarray(brief & _without_room(now, brief))
     if ends.any() or soon is not given:
@@ -94,7 +99,7 @@ def _left_s(given: RoundInput, speed: FloatArray) -> FloatArray:
 def _longest_left_s(given: RoundInput, speed: FloatArray) -> FloatArray:
     """Return the seconds to go (J,) at these speeds; for a job of unknown length, those of the longest ended job of its class.
 
-    They are infinite for a job that has been served, and in a class without ended jobs.
+    They are infinite for a job that has been served, and in a class with fewer than `LEAST_OWN_JOBS` ended jobs.
     """
     left_s, finished = _left_s(given, speed), given.finished
     if finished is None or not len(finished.run_s):
@@ -102,9 +107,8 @@ def _longest_left_s(given: RoundInput, speed: FloatArray) -> FloatArray:
     longest_s = np.zeros(int(max(given.job_class.max(initial=0), finished.job_class.max(initial=0))) + 1)
     known_s = np.where(finished.run_s > 0, finished.run_s, np.inf)
     np.maximum.at(longest_s, finished.job_class, known_s)
-    fresh = (
-        np.isnan(given.remaining) & (given.served_slot_s <= 0) & np.isin(given.job_class, finished.job_class)
-    )
+    known = np.bincount(finished.job_class, minlength=len(longest_s)) >= LEAST_OWN_JOBS
+    fresh = np.isnan(given.remaining) & (given.served_slot_s <= 0) & known[given.job_class]
     return np.where(fresh, longest_s[given.job_class], left_s)
 
 

@@ -1,12 +1,13 @@
 """One rank of the conformance suite of collective backends; started by tests/elastic/test_collectives.py.
 
-    collective.py BACKEND sums|transfers|hangs|loses|stands|settles|completes|unsettled
+    collective.py BACKEND sums|transfers|some|pairs|hangs|loses|stands|settles|completes|unsettled
 
 It ends with an error if the backend does not do what the interface says.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -79,6 +80,32 @@ def transfers() -> None:
     peers.device_tensors_from(1, [0, 2], mine)
     assert all(torch.equal(one.cpu(), sent) for one, sent in zip(mine, state, strict=True))
     peers.leave()
+
+
+def some() -> None:
+    """From rank 1 to rank 2 alone: rank 0 has no part of it, but may have to be there."""
+    peers = meet(1, [0, 1, 2])
+    sent = [torch.arange(200_003, dtype=torch.float64), torch.tensor(True), torch.arange(5.0)[3:]]
+    mine = [(one if peers.rank == 1 else torch.zeros_like(one)).to(device) for one in sent]
+    peers.device_tensors_from(1, [2], mine if peers.rank else [])
+    arrived = [torch.equal(one.cpu(), other) for one, other in zip(mine, sent, strict=True)]
+    assert arrived == [peers.rank > 0] * 3
+    assert summed(1.0) == 3.0
+    peers.leave()
+
+
+def pairs() -> None:
+    """The first operation of the group is one of two ranks, while the third waits for their agreement."""
+    faulthandler.dump_traceback_later(TIMEOUT_S, exit=True)
+    peers = meet(1, [0, 1, 2])
+    tensor = torch.full((1000,), float(peers.rank), device=device)
+    if peers.rank == 0:
+        peers.exchange([(2, tensor)], [])
+    elif peers.rank == 2:
+        peers.exchange([], [(0, tensor)])
+    assert peers.gather(int(tensor.sum())) == [[0], [1000], [0]]
+    peers.leave()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def hangs() -> None:
@@ -179,6 +206,8 @@ def unsettled() -> None:
     "settles": settles,
     "unsettled": unsettled,
     "sums": sums,
+    "some": some,
+    "pairs": pairs,
     "transfers": transfers,
     "hangs": hangs,
     "loses": loses,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from headway.contract.agents import NodeState
@@ -22,6 +22,7 @@ from service.domain.allocation.placement.placement import (
 )
 from service.domain.cluster.snapshot import SlotKey, allocation_of
 from service.domain.contention.costs import change_s
+from service.domain.contention.promises import promised_slots
 
 HORIZON_S = 600.0
 """Time in seconds over which the speed of a placement is compared with the cost of the moves that it needs."""
@@ -35,14 +36,18 @@ def places_of(round_: Round, chosen: Sequence[int]) -> Mapping[str, Placement]:
     With the shapes, jobs can lie together if others move. If the moves cost more training than they gain,
     starting and changing jobs take the free slots instead, and no other job moves.
     """
-    wants = _wants(round_, chosen)
-    return keep_apart(round_, wants, _together_or_scattered(round_, chosen, wants))
+    promised = _promised(round_, chosen)
+    wants = _wants(round_, chosen, promised)
+    return keep_apart(round_, wants, _together_or_scattered(round_, chosen, wants, promised))
 
 
 def _together_or_scattered(
-    round_: Round, chosen: Sequence[int], wants: Sequence[PlacementRequest]
+    round_: Round,
+    chosen: Sequence[int],
+    wants: Sequence[PlacementRequest],
+    promised: Mapping[str, Sequence[SlotKey]],
 ) -> dict[str, Placement]:
-    pools = _pools(round_)
+    pools = _pools(round_, {key for keys in promised.values() for key in keys})
     together = place_all(wants, pools)
     moves_s = _moves_slot_s(round_, wants, together)
     if moves_s <= 0.0:
@@ -123,8 +128,20 @@ def _slower_slot_s(
     return lost_s
 
 
-def _wants(round_: Round, chosen: Sequence[int]) -> list[PlacementRequest]:
-    """Return the placement requests: each job's chosen and held slots, by pool."""
+def _promised(round_: Round, chosen: Sequence[int]) -> dict[str, tuple[SlotKey, ...]]:
+    """Return the slots that were released for waiting jobs which get slots now, by job id."""
+    return {
+        job.id: keys
+        for job, column in zip(round_.jobs, chosen, strict=True)
+        if column != NOTHING and not round_.scope.holdings[job.id].size
+        if (keys := promised_slots(job, round_.snapshot))
+    }
+
+
+def _wants(
+    round_: Round, chosen: Sequence[int], promised: Mapping[str, Sequence[SlotKey]]
+) -> list[PlacementRequest]:
+    """Return the placement requests: each job's chosen slots and those that it holds or that are promised to it, by pool."""
     columns, nodes = round_.columns, round_.snapshot.nodes
     wants = []
     for row, (job, column) in enumerate(zip(round_.jobs, chosen, strict=True)):
@@ -133,7 +150,7 @@ def _wants(round_: Round, chosen: Sequence[int]) -> list[PlacementRequest]:
             continue  # it cannot be moved: no other job gets the slots that it holds
         for index, pool in enumerate(round_.scope.capacities):
             slots = 0 if column == NOTHING else int(columns.parts[column, index])
-            held = holding.by_pool.get(pool, ())
+            held = holding.by_pool.get(pool, ()) or _of_pool(round_, pool, promised.get(job.id, ()))
             if slots or held:
                 cordoned = {key for key in held if nodes[key.node_id].state is NodeState.CORDONED}
                 wants.append(
@@ -150,12 +167,18 @@ def _wants(round_: Round, chosen: Sequence[int]) -> list[PlacementRequest]:
     return wants
 
 
-def _pools(round_: Round) -> dict[str, PoolSlots]:
-    """Return the free slots of each pool."""
+def _of_pool(round_: Round, name: str, keys: Sequence[SlotKey]) -> tuple[SlotKey, ...]:
+    return tuple(
+        key for key in keys if (pool := round_.snapshot.pool_of(key)) is not None and pool.name == name
+    )
+
+
+def _pools(round_: Round, promised: Set[SlotKey]) -> dict[str, PoolSlots]:
+    """Return the free slots of each pool that are not promised to a job which gets slots now."""
     free: dict[str, list[SlotKey]] = {pool: [] for pool in round_.scope.capacities}
     for key in round_.snapshot.free:
         pool = round_.snapshot.pool_of(key)
-        if pool is not None:
+        if pool is not None and key not in promised:
             free[pool.name].append(key)
     nodes = round_.snapshot.nodes.values()
     labelled = any(node.labels for node in nodes)

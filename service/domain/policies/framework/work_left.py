@@ -3,7 +3,8 @@
 The total work of a class has a Dirichlet process as its prior (Ferguson, 1973). Its centre is the distribution of
 run times over all classes, which in turn has a heavy tail as its prior: a job served for `t` seconds outlasts
 another `u` seconds with probability `(t + 600) / (t + 600 + u)`. Given the work that a job has done, each ended
-job of its class that took more counts as one, and the prior by its part beyond that work.
+job of its class that took more counts as one, and the prior by its part beyond that work. A name is no proof: the ended
+jobs of a class count from `LEAST_OWN_JOBS` on, and the length that a job declares itself always precedes them.
 
 A job that reports its loss says more of its length than the run times of other classes. Its centre is therefore the
 work at which its loss curve converges, times the distribution over all classes of how far ended jobs trained beyond
@@ -24,6 +25,8 @@ VALUES: Final = 16
 """Number of equally likely values that stand for the distribution of a job's remaining work."""
 OWN_JOBS: Final = 20
 """Maximum number of ended jobs of a class that count, the latest ones."""
+LEAST_OWN_JOBS: Final = 3
+"""Number of ended jobs of a class from which their work says something about the next one."""
 _TYPICAL: Final = 64
 """Number of equally likely values that stand for the distribution over all classes."""
 _PRIOR_JOBS: Final = 1.0
@@ -96,13 +99,16 @@ def _left_of_unknown(
 
 
 def _totals_of_classes(finished: FinishedJobs, job_class: IntArray, per_s: FloatArray) -> FloatArray:
-    """Return the total work (n, OWN_JOBS) of the latest ended jobs of each class, NaN beyond them.
+    """Return the total work (n, OWN_JOBS) of the latest ended jobs of each class, NaN beyond them and for fewer than
+    `LEAST_OWN_JOBS`.
 
     Where only the run time of a job is known, it stands for the work.
     """
     totals = np.full((len(job_class), OWN_JOBS), np.nan)
     for one in np.unique(job_class):
         members, rows = np.flatnonzero(finished.job_class == one)[-OWN_JOBS:], job_class == one
+        if len(members) < LEAST_OWN_JOBS:
+            continue
         work, run_s = finished.work[members], finished.run_s[members]
         totals[rows, : len(members)] = np.where(work > 0, work, run_s * per_s[rows, None])
     return totals

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.contending.history import Held, Past, changes_of
@@ -18,6 +18,28 @@ SLOTS = 4
 MIN_RUN_S = 60.0
 CHANGE_S = 15.0
 """A stop and a start in rounds of five seconds."""
+
+
+ENDING_AT_RESTART = [
+    Planned(name="joba", at_s=140.0, work_s=25.0, minimum=2, maximum=4, priority=30, resize="restart"),
+    Planned(name="jobb", at_s=140.0, work_s=10.0, minimum=2, maximum=3, priority=70, resize="restart"),
+    Planned(name="jobc", at_s=150.0, work_s=100.0, minimum=2, maximum=3, priority=70, resize="restart"),
+]
+ENDING_LIVE = [
+    Planned(name="joba", at_s=0.0, work_s=10.0, maximum=3, priority=50),
+    Planned(name="jobb", at_s=5.0, work_s=100.0, minimum=2, maximum=4, priority=30),
+    Planned(name="jobc", at_s=10.0, work_s=10.0, minimum=2, maximum=4, priority=50),
+]
+"""A job of unmeasured speed says that it ends before others could have stopped for the last one."""
+
+SMALL_SUFFICES = [
+    Planned(name="joba", at_s=5.0, work_s=250.0, minimum=2, maximum=2, priority=10, resize="restart"),
+    Planned(name="jobb", at_s=25.0, work_s=250.0, minimum=3, maximum=3, priority=90),
+    Planned(name="jobc", at_s=165.0, work_s=100.0, maximum=4, priority=10),
+    Planned(name="jobd", at_s=165.0, work_s=100.0, maximum=1, priority=10, resize="restart"),
+    Planned(name="jobe", at_s=235.0, work_s=10.0, maximum=4, priority=50),
+]
+"""The last one needs one slot, and jobs of the same lowest priority have one and two."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +80,9 @@ def job_lists(draw: st.DrawFn) -> list[Planned]:
 
 @pytest.mark.slow
 @given(jobs=job_lists())
+@example(jobs=ENDING_AT_RESTART)
+@example(jobs=ENDING_LIVE)
+@example(jobs=SMALL_SUFFICES)
 @settings(max_examples=6, deadline=None)
 def test_slots_released_for_a_job_reach_it_and_no_job_gets_its_own_slots_back(jobs: list[Planned]) -> None:
     course = played(jobs)

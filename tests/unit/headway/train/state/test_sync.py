@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headway.contract.orders import Order
 from headway.train.checkpoint.replica import Place, Replica
+from headway.train.collectives.devices import TorchDevice
 from headway.train.data.batching import Batching, Bounds
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
@@ -67,6 +68,7 @@ class Source:
     """Rank 0 of two, which holds the state, and on which everything that it says is noted."""
 
     rank, world_size, is_main = 0, 2, True
+    device = TorchDevice()
 
     def __init__(self) -> None:
         self.said: list[Any] = []

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from headway.train.collectives.devices import TorchDevice
 from headway.train.state import transfer as handover
 from headway.train.state.transfer import signature, transfer_state
 
@@ -34,6 +35,7 @@ class Wire:
 
     def __init__(self, world_size: int) -> None:
         self.rank = 0
+        self.device = TorchDevice()
         self._world_size = world_size
         self._sent: deque[Any] = deque()
         self._read: dict[int, deque[Any]] = {}
@@ -295,6 +297,19 @@ def test_one_that_is_neither_source_nor_receiver_is_left_alone() -> None:
     before = model.weight.clone()
     assert transfer_state([model], "mine", peers=wire.be(2), source=0, receivers=[1]) == ("mine", 0)
     assert torch.equal(model.weight, before)
+
+
+def test_tied_parameters_are_sent_once_and_fill_those_that_are_not_tied() -> None:
+    """The memory is one, and the parameters are two: a script may tie them so after it has loaded one."""
+    source, receiver, tied = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)) for _ in range(3))
+    for model in (source, tied):
+        model[1].weight.data = model[0].weight.data
+    for other in (receiver, tied):
+        _, sent, _ = give([source], [other])
+        assert sent == (9 + 3 + 3) * 4
+        assert all(map(same_bits, source.parameters(), other.parameters()))
+    assert tied[1].weight.data_ptr() == tied[0].weight.data_ptr()
+    assert receiver[1].weight.data_ptr() != receiver[0].weight.data_ptr()
 
 
 def test_several_receivers_get_the_same() -> None:

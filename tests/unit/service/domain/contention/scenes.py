@@ -46,6 +46,7 @@ class Rival:
     promised_slots: bool = False
     restart_s: float = 3.0
     rests_s: float = 0.0
+    reported_left_s: float = math.inf
     exempt: bool = False
     entitled: bool = False
     left_s: float = math.inf
@@ -132,6 +133,7 @@ class Scene:
             promised=self.of(lambda one: one.promised_slots, np.bool_),
             restart_s=self.of(lambda one: one.restart_s),
             rests_s=self.of(lambda one: one.rests_s),
+            left_s=self.of(lambda one: one.reported_left_s),
         )
 
     @cached_property

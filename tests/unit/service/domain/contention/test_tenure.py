@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -21,7 +22,7 @@ from service.domain.cluster.contention_rules import ContentionRules
 from service.domain.cluster.snapshot import Measurement, Snapshot, Tenant
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
-from service.domain.contention.tenure import evidence_of, min_run_s, tenure_of
+from service.domain.contention.tenure import evidence_of, min_run_s, reported_left_s, tenure_of
 from tests.unit.service.builders import NOW, job_of, node_of, snapshot_of, spec_of
 
 RUNNING = JobState.RUNNING
@@ -269,3 +270,23 @@ def test_a_lease_lasts_from_the_last_change(
     found = tenure(replace(one(age_s=age_s, progress=progress), contention=rules)).leased
     assert (found is None) == (leased is None)
     assert found is None or found.tolist() == [leased]
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "left_s"),
+    [
+        (JobState.RUNNING, {"samples": 800, "total_samples": 1000, "samples_per_s": 100.0}, 2.0),
+        (JobState.RUNNING, {"samples": 1200, "total_samples": 1000, "samples_per_s": 100.0}, 0.0),
+        (JobState.RUNNING, {"samples": 800, "total_samples": 1000}, math.inf),
+        (JobState.RUNNING, {"samples": 800, "samples_per_s": 100.0}, math.inf),
+        (JobState.PENDING, {"samples": 800, "total_samples": 1000, "samples_per_s": 100.0}, math.inf),
+        (
+            JobState.RUNNING,
+            {"progress": 600.0, "total_progress": 1000.0, "samples_per_s": 100.0, "efficiency": 0.5},
+            8.0,
+        ),
+    ],
+)
+def test_a_running_job_tells_when_it_ends(state: JobState, told: dict[str, float], left_s: float) -> None:
+    job = job_of("job", state, progress=JobProgress.model_validate(told))
+    assert reported_left_s(job) == pytest.approx(left_s)

@@ -39,6 +39,19 @@ def test_the_lowest_job_loses_its_slots_although_a_higher_one_is_past_its_minimu
     assert scene.sizes_of(scene.seats.columns) == [2, 0, 1, 1]
 
 
+def test_the_smallest_of_the_lowest_jobs_makes_room_where_it_suffices() -> None:
+    pair = running(2, sizes=(2,), priority=10, run_s=30.0)
+    first, second = (running(1, **ONE, priority=10, run_s=30.0) for _ in range(2))
+    assert firm(pair, first, second, waiting(**ONE, priority=50, age_s=0.0))[0]
+    assert sum(firm(pair, first, second, waiting(**ONE, priority=50, age_s=0.0))) == 2
+    assert firm(pair, first, second, waiting(sizes=(2,), priority=50, age_s=0.0)) == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
 def test_a_protected_job_keeps_its_protection_where_unprotected_lower_ones_make_room() -> None:
     lowest = running(1, **ONE, priority=10, run_s=600.0)
     others = [running(1, **ONE, priority=30, run_s=30.0)] * 3
@@ -51,6 +64,17 @@ def test_nobody_is_stopped_for_a_job_that_soon_has_the_slots_of_an_ending_one(
 ) -> None:
     """At 100 samples/s the ending job has 2 s or 4 s to go, and a stop costs 3 s."""
     ending = running(1, **ONE, priority=80, remaining=remaining)
+    others = [running(1, **ONE, priority=10)] * 3
+    newcomer = waiting(**ONE, priority=80, age_s=0.0)
+    assert barred(ending, *others, newcomer)[4] is not stops
+
+
+@pytest.mark.parametrize(("left_s", "stops"), [(2.0, False), (4.0, True)])
+def test_nobody_is_stopped_for_slots_of_a_job_that_says_itself_that_it_ends_soon(
+    left_s: float, stops: bool
+) -> None:
+    """Its speed is not measured yet, so its reports alone tell."""
+    ending = running(1, **ONE, priority=80, reported_left_s=left_s)
     others = [running(1, **ONE, priority=10)] * 3
     newcomer = waiting(**ONE, priority=80, age_s=0.0)
     assert barred(ending, *others, newcomer)[4] is not stops
@@ -94,7 +118,14 @@ def test_a_rest_is_at_most_as_long_as_the_window_of_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run_s", "stops"), [((0.2, 1.0), False), ((0.2, 90.0), True), ((0.2, 0.0), True), ((), True)]
+    ("run_s", "stops"),
+    [
+        ((0.2, 1.0, 0.5), False),
+        ((0.2, 1.0), True),
+        ((0.2, 90.0, 0.2), True),
+        ((0.2, 0.0, 0.2), True),
+        ((), True),
+    ],
 )
 def test_nobody_is_stopped_for_a_job_whose_class_always_ended_within_the_cost_of_a_stop(
     run_s: tuple[float, ...], stops: bool

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Solution
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.policies.framework.policy import FinishedJobs, RoundInput
+from service.domain.policies.framework.work_left import LEAST_OWN_JOBS
 from service.domain.policies.goodput import Goodput
 from tests.unit.service.domain.policies.rounds import (
     a_round,
@@ -288,10 +289,21 @@ def test_when_nodes_are_lost_everybody_goes_on_with_less() -> None:
 def test_of_two_equal_jobs_the_one_of_the_shorter_class_gets_the_slot(
     own: tuple[float, float], winner: int
 ) -> None:
-    ended = FinishedJobs(job_class=np.array([0, 1]), work=np.array(own), run_s=np.array(own))
+    assert winner_of(own, runs=LEAST_OWN_JOBS) == [winner]
+
+
+def test_a_second_run_of_any_length_does_not_jump_the_queue_by_the_first_one() -> None:
+    """It may have ten times the epochs, which it says only once it runs."""
+    assert winner_of((3000.0, 10.0), runs=1) == [0]
+
+
+def winner_of(own: tuple[float, float], runs: int) -> list[int]:
+    """Of two equal waiting jobs, the first of class 0, those that get the slot after `runs` ended jobs of each class."""
+    took = np.repeat(own, runs)
+    ended = FinishedJobs(job_class=np.repeat([0, 1], runs), work=took, run_s=took)
     round_ = a_round([[1.0], [1.0]], [1], capacity=1, job_class=[0, 1], done=[0.0, 0.0])
     chosen = Goodput().choose(replace(round_, finished=ended), exactly).chosen
-    assert np.flatnonzero(chosen != NOTHING).tolist() == [winner]
+    return np.flatnonzero(chosen != NOTHING).tolist()
 
 
 def test_a_job_that_soon_ends_by_its_class_does_not_move_and_a_long_one_does() -> None:

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.policies.framework.policy import FinishedJobs, RoundInput
-from service.domain.policies.framework.work_left import OWN_JOBS, VALUES, ranks, work_left
+from service.domain.policies.framework.work_left import (
+    LEAST_OWN_JOBS,
+    OWN_JOBS,
+    VALUES,
+    ranks,
+    work_left,
+)
 from tests.unit.service.domain.policies.rounds import a_round
 
 UNIT = np.array([1.0])
@@ -57,6 +63,13 @@ def test_a_job_beyond_all_of_its_class_lasts_as_long_again() -> None:
     # Only the heavy tail is left: half of the jobs at 5,400 s last another 600 + 5,400 s.
     left = left_of(finished((0, 1000.0, 1000.0)), done=[5400.0])
     assert np.median(left) == pytest.approx(6000.0, rel=0.1)
+
+
+def test_fewer_ended_jobs_of_a_class_say_no_more_of_it_than_of_any_other() -> None:
+    few, enough = ([(0, 10.0, 10.0)] * count for count in (LEAST_OWN_JOBS - 1, LEAST_OWN_JOBS))
+    for ended in (few, [*few, (1, 900.0, 900.0)]):
+        assert np.array_equal(left_of(finished(*ended)), left_of(finished(*ended), job_class=[2]))
+    assert np.median(left_of(finished(*enough))) == 10.0
 
 
 def test_only_the_jobs_that_took_more_count() -> None:

@@ -1,0 +1,45 @@
+"""Slots that were released for a waiting job: it starts on these, although others are free too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from headway.contract.run_facts import SlotPromise
+from headway.contract.views.jobs import JobProgress
+from service.domain.allocation.decision.plan import Action, Decision, decide
+from service.domain.allocation.inputs.round import build_round
+from service.domain.allocation.knapsack.solver import solve
+from service.domain.jobs.job import Job
+from service.domain.policies.registry import policy
+from tests.unit.service.builders import NOW, job_of, node_of, snapshot_of, spec_of
+
+PAIR = {"min": 2, "max": 2}
+
+
+@pytest.mark.parametrize("slots", [[0, 1], [1, 2], [2, 3]])
+def test_a_job_starts_on_its_promised_slots_and_one_that_left_them_on_others(slots: list[int]) -> None:
+    """The stopped job comes first by its age, and all slots are free by now."""
+    promise = SlotPromise(at=NOW - timedelta(seconds=5), slots={"n": slots}, generation=0)
+    stopped = job_of("stopped", spec=spec_of("stopped", elastic=PAIR), age_s=60.0)
+    heir = job_of("heir", spec=spec_of("heir", elastic=PAIR), age_s=5.0)
+    heir = replace(heir, progress=JobProgress(promise=promise))
+    plan = decided(stopped, heir)
+    assert plan["heir"].action is plan["stopped"].action is Action.START
+    assert plan["heir"].allocation == {"n": tuple(slots)}
+    assert plan["stopped"].allocation == {"n": tuple(sorted({0, 1, 2, 3} - set(slots)))}
+
+
+def test_a_job_that_gets_more_than_was_promised_has_its_promised_slots_among_them() -> None:
+    wide = job_of("wide", spec=spec_of("wide", elastic={"min": 3, "max": 3}))
+    promise = SlotPromise(at=NOW, slots={"n": [2, 3]}, generation=0)
+    plan = decided(replace(wide, progress=JobProgress(promise=promise)))
+    assert plan["wide"].action is Action.START
+    assert {2, 3} < set(plan["wide"].allocation["n"])
+
+
+def decided(*jobs: Job) -> dict[str, Decision]:
+    snapshot = replace(snapshot_of([node_of("n", slots=4)]), jobs={job.id: job for job in jobs})
+    return {one.job_id: one for one in decide(build_round(snapshot), policy("goodput"), solve).decisions}
