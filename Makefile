@@ -36,10 +36,10 @@ demo: $(READY)  ## train four real jobs on this machine: resize live, kill, paus
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money
 
-test: $(READY) browser  ## run the gate: all tests but the slow ones (about 10 minutes on two cores)
+test: $(READY) browser slurm  ## run the gate: all tests but the slow ones (about 10 minutes on two cores)
 	$(BIN)/python -m tools.gate
 
-test-all: $(READY) browser  ## run every test (about 40 minutes on two cores)
+test-all: $(READY) browser slurm  ## run every test (about 40 minutes on two cores)
 	$(BIN)/python -m tools.gate --all
 
 stress: $(READY)  ## run a test N times beside busy cores, and keep its first failure (TEST=tests/...::test_name N=50)
@@ -47,6 +47,9 @@ stress: $(READY)  ## run a test N times beside busy cores, and keep its first fa
 
 browser:  ## install Chromium for the tests of the pages, where this may install packages (Debian, as root)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || echo "NO BROWSER: THE PAGES WILL NOT BE TESTED. Install Chromium (Debian: apt install chromium)." >&2
+
+slurm:  ## install Slurm for the tests of its provider, where this may install packages (Debian, as root)
+	@command -v slurmctld >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client slurm-wlm-basic-plugins >/dev/null 2>&1; } || echo "NO SLURM: ITS PROVIDER WILL NOT BE TESTED. Install slurmctld and slurmd (Debian: apt install slurmctld slurmd slurm-client)." >&2
 
 check: $(READY)  ## lint, types, import rules, sizes, pins, generated pages, known vulnerabilities
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target lint types imports sizes pins pages audit

@@ -33,6 +33,7 @@ from worker_agent.host.folders import StateFolder, read_json, write_json
 from worker_agent.host.identity import Identity, identify
 from worker_agent.host.metadata import Metadata
 from worker_agent.host.network import interface_env
+from worker_agent.host.pilot import Pilot
 from worker_agent.isolation import control_groups, engines
 from worker_agent.isolation.modes import Isolation, choose
 from worker_agent.isolation.scratch import close_scratch, remove_abandoned
@@ -147,8 +148,10 @@ class Agent:
         self._bodies = [self._reporter.run, self._commands(membership, keys).run, self._shipper.run]
         self._bodies += [self._tidy, prober.run, storage.run, outputs.run, reaching.listener.run]
         self._bodies += _device_monitors(slots, self._outbox, self._stopping)
-        if options.metadata_url is not None:
-            self._bodies.append(self._notices(options.metadata_url).run)
+        self._pilot = None if options.pilot is None else Pilot(options.pilot)
+        self._notices = self._notice_watcher(options.metadata_url)
+        if self._notices is not None:
+            self._bodies.append(self._notices.run)
         self._start_telemetry(health)
 
     def _prober(self, slots: Sequence[SlotInfo], environment: Mapping[str, str]) -> Prober:
@@ -182,16 +185,19 @@ class Agent:
             )
             self._telemetry.serve(self._options.metrics_listen, sources)
 
-    def _notices(self, metadata_url: str) -> NoticeWatcher:
+    def _notice_watcher(self, metadata_url: str | None) -> NoticeWatcher | None:
+        source = self._pilot or (None if metadata_url is None else Metadata(metadata_url))
+        if source is None:
+            return None
         return NoticeWatcher(
-            metadata=Metadata(metadata_url),
+            source=source,
             outbox=self._outbox,
             reclaimed=self._supervisor.reclaimed,
             stopping=self._stopping,
         )
 
     def run(self) -> None:
-        """Run the agent until SIGTERM or SIGINT.
+        """Run the agent until SIGTERM or SIGINT. In a pilot of Slurm, SIGTERM is a notice: it runs until no job is left.
 
         Raises:
             HeadwayError: the service refuses this agent, or the launcher does not start.
@@ -199,12 +205,14 @@ class Agent:
         leaving = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._supervisor.post(leaving.set))
+        if self._pilot is not None:
+            signal.signal(signal.SIGTERM, lambda *_: self._supervisor.post(self._take_notice))
         for body in self._bodies:
             self._spawn(body)
         _log.info(
             "agent started", name=self._options.name, url=self._options.url, state=str(self._state.path)
         )
-        while not leaving.is_set():
+        while not leaving.is_set() and not self._is_over():
             self._supervisor.run_once()
         if self._options.own_jobs:
             self._end_jobs()
@@ -212,6 +220,16 @@ class Agent:
         self._outbox.close()
         self._telemetry.close()
         _log.info("agent ended", runs_left=len(self._supervisor.holding()))
+
+    def _take_notice(self) -> None:
+        assert self._pilot is not None
+        assert self._notices is not None
+        self._pilot.terminated()
+        self._notices.hurry()
+
+    def _is_over(self) -> bool:
+        """Return whether Slurm ends this pilot, and no job is left on it."""
+        return self._pilot is not None and self._pilot.ends and self._supervisor.idle()
 
     def _end_jobs(self) -> None:
         """Stop the ranks, wait until the service has the reports, and shut the launcher down."""

@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.values.topology import parse_labels
+from headway.errors import HeadwayError
 from headway.exposing import Bind
 from worker_agent.host.folders import StateFolder
 from worker_agent.host.metadata import EC2_URL
 from worker_agent.host.network import own_address
+from worker_agent.host.pilot import PilotLimits, pilot_limits
 from worker_agent.host.ports import Ports
 from worker_agent.isolation.modes import KINDS, Kind, UserIds
 
@@ -31,7 +33,8 @@ exit codes: 0 ended by a signal; 2 wrong usage; 78 permanently refused (wrong to
 use), so that a restart does not help.
 
 On a spot machine, set HEADWAY_METADATA=ec2, or HEADWAY_METADATA_URL to a compatible metadata service. After
-an interruption notice, Headway moves the jobs before the provider takes the machine away.
+an interruption notice, Headway moves the jobs before the provider takes the machine away. Inside a batch job
+of Slurm, set HEADWAY_METADATA=slurm: SIGTERM is then the notice, and the agent ends when no job is left.
 
 example:
   headway agent --url http://10.0.0.1:8123 --token "$HEADWAY_JOIN_TOKEN" --slots 2
@@ -62,6 +65,8 @@ class Options:
     """Mask of the permissions of files that ranks create; None means that of the agent's own start."""
     metadata_url: str | None = None
     """URL of the metadata service that announces interruptions; None if there is none."""
+    pilot: PilotLimits | None = None
+    """Limits of the batch job of Slurm that this agent is; None outside of Slurm."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Topology labels of this host by level."""
     share_gpus: bool = False
@@ -98,6 +103,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         private=_private(env),
         umask=args.umask,
         metadata_url=_metadata_url(parser, env),
+        pilot=_pilot(parser, env),
         labels=args.labels,
         share_gpus=args.share_gpus,
         metrics_listen=args.metrics_listen,
@@ -109,9 +115,20 @@ def _metadata_url(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> st
     url, provider = env.get("HEADWAY_METADATA_URL"), env.get("HEADWAY_METADATA")
     if url and urlsplit(url).scheme not in {"http", "https"}:
         parser.error(f"HEADWAY_METADATA_URL: {url!r} is not a URL; write it like {EC2_URL}")
-    if provider not in {None, "", "ec2"}:
-        parser.error(f"HEADWAY_METADATA: {provider!r} is not supported; the only supported value is ec2")
-    return url or (EC2_URL if provider else None)
+    if provider not in {None, "", "ec2", "slurm"}:
+        parser.error(
+            f"HEADWAY_METADATA: {provider!r} is not supported; the supported values are ec2 and slurm"
+        )
+    return url or (EC2_URL if provider == "ec2" else None)
+
+
+def _pilot(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> PilotLimits | None:
+    if env.get("HEADWAY_METADATA") != "slurm":
+        return None
+    try:
+        return pilot_limits(env)
+    except HeadwayError as error:
+        parser.error(str(error))
 
 
 def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:

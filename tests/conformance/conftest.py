@@ -26,12 +26,26 @@ from service.usecases.ports.identity import ProjectRecord
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
 from tests.conformance.ec2_rig import ec2, ec2_clients
+from tests.slurm import INSTALLED, MISSING, Slurm, slurm_cluster
 
 __all__ = ["ec2", "ec2_clients"]
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 BUCKET = "headway"
 _PREFIXES = count()
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A real Slurm cluster of two nodes, which Slurm's commands find by `SLURM_CONF`."""
+    if not INSTALLED:
+        pytest.skip(MISSING)
+    with (
+        slurm_cluster(tmp_path_factory.mktemp("slurm"), nodes=2) as cluster,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        environment.setenv("SLURM_CONF", str(cluster.conf))
+        yield cluster
 
 
 @pytest.fixture(scope="session")

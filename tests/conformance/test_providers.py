@@ -1,4 +1,4 @@
-"""`Provider` over machines that this one plays and over EC2: one behaviour."""
+"""`Provider` over machines that this one plays, over EC2 and over Slurm: one behaviour."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.markets import Market
 from headway.local.rented import machine_folders
 from service.adapters.providers.local import LocalProvider
+from service.adapters.providers.slurm import SlurmProvider
 from service.domain.rental.machines import Found, Machine, MachineState
 from service.domain.shared.errors import NoCapacity, ProviderRefused
 from service.usecases.ports.rental import JoinBy, Provider
 from tests.conformance.ec2_rig import Ec2Rig
+from tests.slurm import Slurm
 from tests.waiting import until
 
 NUMBERS = itertools.count()
@@ -43,6 +45,8 @@ class Rig:
     """From now on there is no machine to be had."""
     elsewhere: Provider
     """The same provider for another cluster."""
+    firm_type: str = ""
+    """The type that is sold on demand, where it is another one."""
 
     def machine(self, **changes: object) -> Machine:
         now = datetime.now(UTC)
@@ -82,10 +86,16 @@ class Rig:
         return found
 
 
-@pytest.fixture(params=["local", "ec2"])
+@pytest.fixture(params=["local", "ec2", "slurm"])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     if request.param == "ec2":
         yield ec2_rig(request.getfixturevalue("ec2"))
+        return
+    if request.param == "slurm":
+        slurm = request.getfixturevalue("slurm")
+        yield slurm_rig(slurm)
+        slurm.command("scancel", "--user=root")
+        slurm.until_idle(slurm.nodes)
         return
     rig = local_rig(tmp_path)
     yield rig
@@ -109,6 +119,35 @@ def ec2_rig(ec2: Ec2Rig) -> Rig:
         vanish=vanish,
         run_out=run_out,
         elsewhere=ec2.provider(cluster="another"),
+    )
+
+
+def slurm_rig(slurm: Slurm) -> Rig:
+    async def vanish(found: Found) -> None:
+        slurm.command("scancel", "--signal=KILL", "--full", found.external_id)
+
+    def run_out() -> None:
+        slurm.take_nodes(slurm.nodes)
+
+    def provider(cluster: str) -> SlurmProvider:
+        env = {
+            "HEADWAY_CLUSTER": cluster,
+            "HEADWAY_SLURM_PARTITIONS": "low=0.05,high=0.2",
+            "HEADWAY_SLURM_LOG": str(slurm.folder / "pilot-%j.log"),
+            "HEADWAY_SLURM_WAIT_S": "5",
+        }
+        return SlurmProvider.from_env(env, lambda: datetime.now(UTC))
+
+    return Rig(
+        provider=provider("one"),
+        instance_type=f"low/cpu:{slurm.cpus}",
+        slots=slurm.cpus,
+        device_kind="cpu",
+        region="hall",
+        vanish=vanish,
+        run_out=run_out,
+        elsewhere=provider("another"),
+        firm_type=f"high/cpu:{slurm.cpus}",
     )
 
 
@@ -171,7 +210,10 @@ async def test_launched_again_with_another_secret_it_is_the_same_machine(rig: Ri
 
 
 async def test_machines_are_apart(rig: Rig) -> None:
-    machines = [rig.machine(), rig.machine(market=Market.ON_DEMAND)]
+    machines = [
+        rig.machine(),
+        rig.machine(market=Market.ON_DEMAND, instance_type=rig.firm_type or rig.instance_type),
+    ]
     found = await asyncio.gather(*(rig.launch(machine) for machine in machines))
     assert found[0].external_id != found[1].external_id
     await rig.provider.terminate(found[0].external_id)

@@ -1,4 +1,4 @@
-"""Polling of the metadata service for interruption notices of this host, in one thread."""
+"""Polling for interruption notices of this host, in one thread."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 
 import structlog
 
 from headway.contract.agents import InterruptionNotice
 from worker_agent.host.folders import boot_s
-from worker_agent.host.metadata import Metadata, NoMetadata, Notice
+from worker_agent.host.metadata import NoMetadata, Notice
 from worker_agent.link.outbox import Outbox
 
 _log = structlog.get_logger()
 
 POLL_S = 2.0
 """Seconds between two polls. A notice comes two minutes ahead; the provider recommends a few seconds."""
+
+
+class Notices(Protocol):
+    """Source of notices: a metadata service, or Slurm's signals."""
+
+    def notices(self) -> list[Notice]:
+        """Return the current notices. Raises: NoMetadata."""
+
+    def close(self) -> None:
+        """Close the connection to the source."""
 
 
 class NoticeWatcher:
@@ -30,29 +41,35 @@ class NoticeWatcher:
     def __init__(
         self,
         *,
-        metadata: Metadata,
+        source: Notices,
         outbox: Outbox,
         reclaimed: Callable[[float], None],
         stopping: threading.Event,
     ) -> None:
-        self._metadata = metadata
+        self._source = source
         self._outbox = outbox
         self._reclaimed = reclaimed
         self._stopping = stopping
         self._reported: set[Notice] = set()
         self._unavailable = False
+        self._woken = threading.Event()
+
+    def hurry(self) -> None:
+        """Poll now. Safe in a signal handler."""
+        self._woken.set()
 
     def run(self) -> None:
-        """Poll until the agent stops. An unavailable metadata service is polled again without limit."""
+        """Poll until the agent stops. An unavailable source is polled again without limit."""
         while not self._stopping.is_set():
             self.run_once()
-            self._stopping.wait(POLL_S)
-        self._metadata.close()
+            self._woken.wait(POLL_S)
+            self._woken.clear()
+        self._source.close()
 
     def run_once(self) -> None:
-        """Poll the metadata service once."""
+        """Poll once."""
         try:
-            notices = self._metadata.notices()
+            notices = self._source.notices()
         except NoMetadata as error:
             if not self._unavailable:
                 _log.warning("the metadata service does not answer; polling continues", error=str(error))

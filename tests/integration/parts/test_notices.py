@@ -91,7 +91,7 @@ def test_each_notice_is_reported_once_and_survives_a_restart(
     outbox = Outbox(tmp_path / "outbox.jsonl")
     deadlines: list[float] = []
     watcher = NoticeWatcher(
-        metadata=metadata, outbox=outbox, reclaimed=deadlines.append, stopping=threading.Event()
+        source=metadata, outbox=outbox, reclaimed=deadlines.append, stopping=threading.Event()
     )
     fake.status = 500
     watcher.run_once()

@@ -1,0 +1,148 @@
+"""A Slurm cluster as its own commands describe it: pilots, partitions and shapes of nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from headway.contract.values.markets import Market
+from service.adapters.providers.slurm_commands import SlurmFailed, meaning, run
+
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_PRESENT = frozenset(
+    {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
+)
+_GRES = re.compile(r"^gpu(?::(?P<kind>[A-Za-z][A-Za-z0-9._-]*|\d+g[A-Za-z0-9._-]*))?:(?P<count>\d+)(?:\(|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Nodes of one partition with the same devices. `kind` is `cpu` for nodes without GPUs, whose slots are cores."""
+
+    partition: str
+    kind: str
+    slots: int
+    cpus: int
+    memory_bytes: int
+
+    @property
+    def instance_type(self) -> str:
+        """Name of the shape among the offers."""
+        return f"{self.partition}/{self.kind}:{self.slots}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pilot:
+    """Batch job that holds a node for a lease. Times are Slurm's; `started_at` is a forecast while it waits."""
+
+    number: str
+    machine_id: str
+    state: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    reason: str
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the pilot has no node yet."""
+        return self.state in _WAITING
+
+    @property
+    def present(self) -> bool:
+        """Return whether the pilot holds a node."""
+        return self.state in _PRESENT
+
+    @property
+    def message(self) -> str:
+        """Sentence about the end of the pilot."""
+        why = f" ({self.reason})" if self.reason not in {"", "None"} else ""
+        return f"Slurm's job {self.number} ended: {self.state}{why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Settings of the Slurm cluster. `kill_wait_s` is the time from SIGTERM to SIGKILL of a job that it ends."""
+
+    cluster: str
+    kill_wait_s: int
+
+
+async def config() -> Config:
+    """Return Slurm's settings. Raises: Unavailable."""
+    lines = (
+        line.split("=", 1) for line in (await asked("scontrol", "show", "config")).splitlines() if "=" in line
+    )
+    values = {name.strip(): value.strip() for name, value in lines}
+    return Config(values.get("ClusterName", "slurm"), int(values.get("KillWait", "30").split()[0]))
+
+
+async def pilots(prefix: str) -> list[Pilot]:
+    """Return the jobs that Slurm still knows whose names begin so; those with a node first, then the newest.
+
+    A job that ended before it had a node is left out: it was no machine.
+
+    Raises:
+        Unavailable: Slurm does not answer.
+    """
+    found = []
+    text = await asked(
+        "squeue", "--me", "--all", "--noheader", "--states=all", "--format=%i|%T|%S|%e|%N|%r|%j"
+    )
+    for line in text.splitlines():
+        number, state, started, ended, nodes, reason, name = line.split("|", 6)
+        if name.startswith(prefix) and number.isdecimal():
+            machine_id = name.removeprefix(prefix)
+            one = Pilot(number, machine_id, state, _moment(started), _moment(ended), reason)
+            if nodes or one.waits:
+                found.append(one)
+    return sorted(found, key=lambda one: (not one.present, not one.waits, -int(one.number)))
+
+
+async def markets() -> dict[str, Market]:
+    """Return the market of each partition: spot if its jobs may be preempted. Raises: Unavailable."""
+    found = {}
+    for line in (await asked("scontrol", "--all", "--oneliner", "show", "partition")).splitlines():
+        fields = dict(piece.split("=", 1) for piece in line.split() if "=" in piece)
+        firm = fields.get("PreemptMode", "OFF") == "OFF"
+        found[fields.get("PartitionName", "")] = Market.ON_DEMAND if firm else Market.SPOT
+    return found
+
+
+async def shapes(partitions: Iterable[str]) -> dict[str, Shape]:
+    """Return the shapes of nodes of these partitions, if they are up, by instance type. Raises: Unavailable."""
+    names = frozenset(partitions)
+    text = await asked("sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%c|%m|%G")
+    found = {}
+    for line in text.splitlines():
+        partition, available, cpus, memory_mib, gres = (piece.strip() for piece in line.split("|", 4))
+        if available == "up" and partition in names:
+            kind, slots = devices(gres, int(cpus.rstrip("+")))
+            shape = Shape(partition, kind, slots, int(cpus.rstrip("+")), int(memory_mib.rstrip("+")) << 20)
+            found[shape.instance_type] = shape
+    return found
+
+
+def devices(gres: str, cpus: int) -> tuple[str, int]:
+    """Return the device kind and the slots of a node: those of its first entry of GPUs, or its cores."""
+    for entry in re.split(r",(?![^(]*\))", gres):
+        if match := _GRES.match(entry):
+            return (match["kind"] or "gpu").lower(), int(match["count"])
+    return "cpu", cpus
+
+
+async def asked(*command: str) -> str:
+    """Return the answer of a command that changes nothing that must not be repeated. Raises: Unavailable."""
+    try:
+        return await run(command)
+    except SlurmFailed as failed:
+        raise meaning(failed) from failed
+
+
+def _moment(text: str) -> datetime | None:
+    """Return a time of Slurm, or None where it has none."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return None

@@ -1,0 +1,75 @@
+"""Notices of Slurm to the batch job that this agent is: the signal before its end, and its time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from headway.contract.agents import InterruptionKind
+from headway.errors import HeadwayError
+from worker_agent.host.metadata import Notice
+
+_LIMIT_NOTICE_S = 180.0
+"""Notice of the time limit in seconds, so that other nodes can take over before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PilotLimits:
+    """Times that Slurm gives a pilot. `ends_at` is None if its time is not limited, or not known."""
+
+    kill_wait_s: float
+    ends_at: datetime | None
+
+
+class Pilot:
+    """Batch job of Slurm around this agent. Slurm sends SIGTERM to all of its processes, and SIGKILL `kill_wait_s` later."""
+
+    def __init__(self, limits: PilotLimits, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._limits = limits
+        self._now = now
+        self._killed_at: datetime | None = None
+
+    @property
+    def ends(self) -> bool:
+        """Return whether Slurm has begun to end the pilot."""
+        return self._killed_at is not None
+
+    def terminated(self) -> None:
+        """Record SIGTERM. A second one, as after a partition's `GraceTime`, changes nothing. Safe in a signal handler."""
+        if self._killed_at is None:
+            self._killed_at = self._now() + timedelta(seconds=self._limits.kill_wait_s)
+
+    def notices(self) -> list[Notice]:
+        """Return the notice of the pilot's end, once Slurm has begun it or its time limit is near."""
+        if self._killed_at is not None:
+            return [Notice(InterruptionKind.TERMINATE, "terminate", self._killed_at)]
+        ends_at = self._limits.ends_at
+        if ends_at is not None and self._now() >= ends_at - timedelta(seconds=_LIMIT_NOTICE_S):
+            return [Notice(InterruptionKind.TERMINATE, "time limit", ends_at)]
+        return []
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def pilot_limits(env: Mapping[str, str]) -> PilotLimits:
+    """Return the limits of the pilot from the variables of its script and of Slurm.
+
+    Raises:
+        HeadwayError: a variable is not a number.
+    """
+    kill_wait_s, ends_at_s = _number(env, "HEADWAY_KILL_WAIT_S"), _number(env, "SLURM_JOB_END_TIME")
+    ends_at = datetime.fromtimestamp(ends_at_s, UTC) if ends_at_s else None
+    return PilotLimits(30.0 if kill_wait_s is None else kill_wait_s, ends_at)
+
+
+def _number(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name)
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise HeadwayError(f"{name}: {text!r} is not a number of seconds.") from error
+    return max(0.0, number)
