@@ -87,6 +87,12 @@ MONEY = {
     "HEADWAY_EC2_SECURITY_GROUPS": "Security groups of every machine; default: the network's.",
     "HEADWAY_EC2_INSTANCE_PROFILE": "Instance profile with the machines' role.",
     "HEADWAY_EC2_USER_DATA": "File with your own start script.",
+    "HEADWAY_SLURM_PARTITIONS": "`scavenger=0.40,gpu=2`: partitions to use, with the USD of a slot for an hour; needed for `slurm`.",
+    "HEADWAY_SLURM_PYTHON": "Interpreter on the nodes, with `headway[agent,train]`; default: the service's own.",
+    "HEADWAY_SLURM_OPTIONS": "Further options of `sbatch`: `--account=ml --qos=low --time=4:00:00`.",
+    "HEADWAY_SLURM_SETUP": "File with lines of shell that run on a node before its agent.",
+    "HEADWAY_SLURM_LOG": "Log of an agent, as in `sbatch --output`.",
+    "HEADWAY_SLURM_WAIT_S": "Seconds that a request may wait in Slurm's queue; longer counts as no free node.",
 }
 
 AGENT = {
@@ -99,7 +105,8 @@ AGENT = {
     "HEADWAY_LABELS": "`--labels` ([racks and zones](../guides/mixed-machines.md#racks-and-zones)).",
     "HEADWAY_AGENT_METRICS_LISTEN": "`--metrics-listen`, as `[ADDRESS:]PORT` ([monitoring](../monitoring.md)).",
     "HEADWAY_PRIVATE": "Folders that no job may read, separated by colons.",
-    "HEADWAY_METADATA": "`ec2`: watch for interruption notices of the provider.",
+    "HEADWAY_METADATA": "`ec2`: watch for interruption notices of the provider; `slurm`: SIGTERM and the time limit of its batch job are notices.",
+    "HEADWAY_KILL_WAIT_S": "Slurm's `KillWait`, the seconds from SIGTERM to SIGKILL; default: 30.",
     "HEADWAY_METADATA_URL": "Another metadata service with EC2's paths.",
 }
 
