@@ -184,8 +184,8 @@ class Script:
         if behaviour.setting == "once" and step == behaviour.setting_at:
             self.model.gate.number = 0.5
             self.model.gate.eval()
-        if behaviour.setting == "extra":
-            self.model.gate.factor = self.model.gate.factor * 0.99
+        if behaviour.setting == "extra" and step == behaviour.setting_at:
+            self.model.gate.factor = self.model.gate.factor * 0.5
 
     def _set_rate(self, step: int) -> None:
         number = {"kept": self.extra.count, "counter": self.counter}.get(self.behaviour.rate, step)
