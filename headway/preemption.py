@@ -6,21 +6,49 @@ import contextlib
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
+
+_UNANNOUNCED_S = 5.0
+"""Seconds after which a signal counts that the agent has not announced."""
 
 
 class StopRequest:
     """SIGTERM as a flag that is checked between steps.
 
+    Args:
+        announcement: file that the agent writes before it stops the process. A signal without it comes from elsewhere, such as a
+            batch system that takes the host: the agent then mostly orders a change of members, with which the others train on.
+            It counts only if the agent has announced nothing for some seconds. None: every signal counts at once.
+        clock: monotonic seconds.
+
     Children that this process forks get the previous handler: nothing in them checks the flag, and a process pool ends
     its workers by SIGTERM.
     """
 
-    def __init__(self) -> None:
-        self.received = False
+    def __init__(self, announcement: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._announcement = announcement
+        self._clock = clock
+        self._arrived_s: float | None = None
+        self._counts = False
         self._before: Any = signal.SIG_DFL
         self._wakeup: tuple[int, int] | None = None
+
+    @property
+    def received(self) -> bool:
+        """True once a stop is requested."""
+        if not self._counts and self._arrived_s is not None:
+            late = self._clock() - self._arrived_s >= _UNANNOUNCED_S
+            self._counts = self._announcement is None or late or self._announcement.exists()
+        return self._counts
+
+    def arrive(self) -> None:
+        """Record the signal."""
+        if self._arrived_s is None:
+            self._arrived_s = self._clock()
 
     def listen(self, *, for_threads: bool = False) -> None:
         """Set the flag on SIGTERM from now on. Must be called in the main thread.
@@ -38,13 +66,13 @@ class StopRequest:
         _listening = self
 
     def poll(self) -> bool:
-        """Return True once SIGTERM has arrived, also if the main thread waits in C++ code. For one other thread."""
-        if self._wakeup is not None and not self.received:
+        """Return True once a stop is requested, also if the main thread waits in C++ code. For one other thread."""
+        if self._wakeup is not None and self._arrived_s is None:
             arrived = b""
             with contextlib.suppress(BlockingIOError):
                 arrived = os.read(self._wakeup[0], 65_536)
             if signal.SIGTERM in arrived and signal.getsignal(signal.SIGTERM) == self._on_signal:
-                self.received = True
+                self.arrive()
         return self.received
 
     def ignore(self) -> None:
@@ -67,7 +95,7 @@ class StopRequest:
             os.close(file)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self.received = True
+        self.arrive()
 
 
 _listening: StopRequest | None = None

@@ -15,10 +15,11 @@ from headway.contract.spec import NAME_PATTERN
 from headway.contract.values.topology import parse_labels
 from headway.errors import HeadwayError
 from headway.exposing import Bind
+from worker_agent.host import pilot
 from worker_agent.host.folders import StateFolder
 from worker_agent.host.metadata import EC2_URL
 from worker_agent.host.network import own_address
-from worker_agent.host.pilot import PilotLimits, pilot_limits
+from worker_agent.host.pilot import PilotLimits
 from worker_agent.host.ports import Ports
 from worker_agent.isolation.modes import KINDS, Kind, UserIds
 
@@ -87,6 +88,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
             "--token (or HEADWAY_JOIN_TOKEN) is missing, and this agent has not joined before. An operator creates one with "
             "`headway join-token create`"
         )
+    limits = _pilot(parser, env)
     return Options(
         url=args.url,
         token=args.token or "",
@@ -103,8 +105,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         private=_private(env),
         umask=args.umask,
         metadata_url=_metadata_url(parser, env),
-        pilot=_pilot(parser, env),
-        labels=args.labels,
+        pilot=limits,
+        labels=args.labels or ({} if limits is None else pilot.labels(env)),
         share_gpus=args.share_gpus,
         metrics_listen=args.metrics_listen,
     )
@@ -126,7 +128,7 @@ def _pilot(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> PilotLimi
     if env.get("HEADWAY_METADATA") != "slurm":
         return None
     try:
-        return pilot_limits(env)
+        return pilot.pilot_limits(env)
     except HeadwayError as error:
         parser.error(str(error))
 

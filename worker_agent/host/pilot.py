@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,10 @@ from worker_agent.host.metadata import Notice
 
 _LIMIT_NOTICE_S = 180.0
 """Notice of the time limit in seconds, so that other nodes can take over before it."""
+
+_LEVELS = {"switch.node": "rack", "block.node": "nvlink"}
+"""Level of the part before the node in an address of the topology plugin: a leaf switch, or a block with its own NVLink domain."""
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,13 @@ def pilot_limits(env: Mapping[str, str]) -> PilotLimits:
     kill_wait_s, ends_at_s = _number(env, "HEADWAY_KILL_WAIT_S"), _number(env, "SLURM_JOB_END_TIME")
     ends_at = datetime.fromtimestamp(ends_at_s, UTC) if ends_at_s else None
     return PilotLimits(30.0 if kill_wait_s is None else kill_wait_s, ends_at)
+
+
+def labels(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the topology label of the node from Slurm's topology plugin; none if the plugin names no switch or block."""
+    parts, pattern = env.get("SLURM_TOPOLOGY_ADDR", "").split("."), env.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
+    level = next((its for ending, its in _LEVELS.items() if pattern.endswith(ending)), None)
+    return {level: parts[-2]} if level is not None and len(parts) > 1 and _LABEL.fullmatch(parts[-2]) else {}
 
 
 def _number(env: Mapping[str, str], name: str) -> float | None:

@@ -57,6 +57,9 @@ class Server:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it makes the kernel wake the loop
+        signal.signal(
+            signal.SIGTERM, lambda *_: None
+        )  # a batch system sends it to all processes, and ranks die with this one
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         self._version = code_version()
         preloaded = preload()

@@ -23,6 +23,18 @@ from service.domain.shared.errors import NoCapacity, ProviderRefused, Unavailabl
 from service.usecases.ports.rental import JoinBy, Provider
 
 _POLL_S = 0.25
+_SCRIPT = """\
+#!/bin/sh
+{setup}
+export HEADWAY_METADATA=slurm HEADWAY_KILL_WAIT_S={kill_wait_s}
+state=$(mktemp -d "${{SLURM_TMPDIR:-/tmp}}/headway-$SLURM_JOB_ID-XXXXXX") || exit
+trap : TERM  # Slurm signals every process of the job, and the agent decides when it ends
+{agent} --state-dir "$state" &
+agent=$!
+until wait "$agent"; code=$?; ! kill -0 "$agent" 2>/dev/null; do :; done
+rm -rf "$state"
+exit "$code"
+"""
 _HAZARD_PER_H = 0.1
 """Expected preemptions per hour of a preemptible node, until this cluster's own leases have shown the rate."""
 
@@ -132,15 +144,9 @@ class SlurmProvider(Provider):
         return options
 
     def _script(self, shape: Shape, join: JoinBy, config: Config) -> str:
-        cpu = " --device-kind cpu" if shape.kind == "cpu" else ""
-        agent = f"{quote(self._settings.python)} -P -m worker_agent --own-jobs --name {quote(join.node_name)}"
-        lines = (
-            "#!/bin/sh",
-            self._settings.setup,
-            f"export HEADWAY_METADATA=slurm HEADWAY_KILL_WAIT_S={config.kill_wait_s}",
-            f'exec {agent} --slots {shape.slots}{cpu} --state-dir "${{SLURM_TMPDIR:-/tmp}}/headway-$SLURM_JOB_ID"',
-        )
-        return "\n".join(lines) + "\n"
+        slots = f"--slots {shape.slots}{' --device-kind cpu' if shape.kind == 'cpu' else ''}"
+        agent = f"{quote(self._settings.python)} -P -m worker_agent --own-jobs --name {quote(join.node_name)} {slots}"
+        return _SCRIPT.format(setup=self._settings.setup, kill_wait_s=config.kill_wait_s, agent=agent)
 
     def _offer(self, shape: Shape, market: Market, config: Config) -> Offer:
         usd_per_h = self._settings.partitions[shape.partition] * shape.slots

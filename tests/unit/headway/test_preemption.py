@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+from headway.preemption import StopRequest
 
 _SCRIPT = """
 import multiprocessing, signal, time
@@ -101,3 +104,23 @@ print(request.poll())
 
 def test_poll_under_a_handler_of_the_script_notices_nothing() -> None:
     assert _printed(_OWN_HANDLER) == "False\n"
+
+
+def test_signal_without_an_announcement_counts_after_five_seconds(tmp_path: Path) -> None:
+    now = [100.0]
+    request = StopRequest(tmp_path / "stop.json", lambda: now[0])
+    request.arrive()
+    counted = []
+    for now[0] in (100.0, 104.9, 105.0):
+        counted.append(request.received)
+    assert counted == [False, False, True]
+
+
+def test_signal_with_an_announcement_counts_at_once_and_the_announcement_alone_does_not(
+    tmp_path: Path,
+) -> None:
+    request = StopRequest(tmp_path / "stop.json", lambda: 100.0)
+    (tmp_path / "stop.json").touch()
+    assert not request.received
+    request.arrive()
+    assert request.received

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headway.errors import HeadwayError
-from worker_agent.host.pilot import Pilot, PilotLimits, pilot_limits
+from worker_agent.host.pilot import Pilot, PilotLimits, labels, pilot_limits
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 
@@ -35,3 +35,17 @@ def test_limits_come_from_the_script_and_from_slurm() -> None:
     assert pilot_limits({}) == PilotLimits(30.0, None)
     with pytest.raises(HeadwayError, match="HEADWAY_KILL_WAIT_S"):
         pilot_limits({"HEADWAY_KILL_WAIT_S": "soon"})
+
+
+@pytest.mark.parametrize(
+    ("address", "pattern", "found"),
+    [
+        ("core.leaf7.n3", "switch.switch.node", {"rack": "leaf7"}),
+        ("block2.n3", "block.node", {"nvlink": "block2"}),
+        ("n3", "node", {}),
+        ("core.leaf 7.n3", "switch.switch.node", {}),
+        ("", "", {}),
+    ],
+)
+def test_label_comes_from_the_part_before_the_node(address: str, pattern: str, found: dict[str, str]) -> None:
+    assert labels({"SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}) == found

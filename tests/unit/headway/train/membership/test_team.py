@@ -78,7 +78,7 @@ def test_an_order_is_due_until_it_is_followed(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_an_order_after_a_request_to_stop(tmp_path: Path) -> None:
     stop = StopRequest()
-    stop.received = True
+    stop.arrive()
     told = Environment(rank=0, world_size=1, generation=2, control=tmp_path, store="127.0.0.1:1")
     assert Team(told, Gloo(), 1e6, stop, Mailbox(None, rank=0, generation=1)).await_order(2) is None
 

@@ -1,0 +1,102 @@
+"""A preemptible partition of Slurm as one pool: a live job loses a node to a job of higher priority, and gets it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.client.client import Client
+from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState, JobView
+from headway.local.stack import LocalStack
+from tests.e2e.conftest import SCRIPTS, Cluster, end_job
+from tests.slurm import INSTALLED, MISSING, Slurm, slurm_cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+EPOCHS = 40
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    if not INSTALLED:
+        pytest.skip(MISSING)
+    with (
+        slurm_cluster(tmp_path_factory.mktemp("slurm"), nodes=2, kill_wait_s=30) as cluster,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        environment.setenv("SLURM_CONF", str(cluster.conf))
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, slurm: Slurm) -> Iterator[Cluster]:
+    """A Headway without nodes of its own, which rents those of the partition."""
+    settings = {
+        "HEADWAY_PROVIDERS": "slurm",
+        "HEADWAY_SLURM_PARTITIONS": "low=0.01",
+        "HEADWAY_SLURM_LOG": str(slurm.folder / "pilot-%j.log"),
+        "HEADWAY_SLURM_WAIT_S": "3",
+        "HEADWAY_RENT_EVERY_S": "0.5",
+        "HEADWAY_IDLE_S": "20",
+    }
+    with (
+        LocalStack(tmp_path_factory.mktemp("pool"), agents=0, settings=settings) as stack,
+        stack.client() as client,
+    ):
+        yield Cluster(stack, client)
+
+
+@pytest.fixture
+def job(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+    """A live job of one to four slots, which trains until its file `hurry` is there."""
+    spec = {
+        "name": "pooled",
+        "workdir": str(SCRIPTS),
+        "run": "python patient.py",
+        "env": {"HURRY": str(tmp_path / "hurry"), "EPOCHS": str(EPOCHS)},
+        "market": "spot",
+        "goal": {"objective": "time"},
+        "elastic": {"min": 1, "max": 4, "resize": "live"},
+        "checkpoint": {"every": "1s", "grace_s": 10},
+        "retry": {"infrastructure": 100},
+    }
+    id_ = cluster.client.submit(JobSpec.model_validate(spec)).id
+    cluster.client.resize(id_, 4)
+    yield id_
+    end_job(cluster.client, "pooled")
+
+
+def on_nodes(client: Client, job_id: str, count: int) -> bool:
+    job = client.job(job_id)
+    return job.state is JobState.RUNNING and len(job.allocation) == count
+
+
+def switches(client: Client, job_id: str) -> list[dict[str, object]]:
+    return [dict(event.data) for event in client.events(job_id) if event.kind == "switch"]
+
+
+def test_live_job_loses_a_node_of_the_pool_without_a_step_and_gets_it_back(
+    cluster: Cluster, slurm: Slurm, job: str, tmp_path: Path
+) -> None:
+    client = cluster.client
+    cluster.until(lambda: on_nodes(client, job, 2), "the job on both nodes")
+    client.resize(job, None)  # it takes what there is
+    higher = slurm.take_nodes(1)
+    cluster.until(lambda: on_nodes(client, job, 1), "the job on the other node")
+    cluster.until(
+        lambda: slurm.command("squeue", "-h", "-j", higher, "-o", "%T").strip() == "RUNNING", "the higher job"
+    )
+    slurm.command("scancel", higher)
+    client.resize(job, 4)
+    cluster.until(lambda: on_nodes(client, job, 2), "the job on both nodes again")
+    (tmp_path / "hurry").touch()
+    done: JobView = cluster.ended(job)
+    assert [one["lost_steps"] for one in switches(client, job)] == [0] * len(switches(client, job))
+    assert (done.attempt, done.progress.lost_samples) == (1, 0)
+    assert (done.progress.epochs_exact, done.progress.epochs_audited) == (EPOCHS, EPOCHS)
+    reasons = [one.reason for one in client.machines()]
+    assert "SPOT_RECLAIMED" in reasons
+    cluster.until(lambda: all(one.state == "gone" for one in client.machines()), "all nodes to be given back")
