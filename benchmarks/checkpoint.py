@@ -38,18 +38,21 @@ TENSORS = 48
 MB = 1e6
 
 
-def state_of(megabytes: int) -> dict[str, dict[str, torch.Tensor]]:
+def state_of(megabytes: int, device: str) -> dict[str, dict[str, torch.Tensor]]:
     """Return a state with weights and the two averages of Adam."""
     numbers = int(megabytes * MB / 4 / TENSORS)
     kinds = ("weights", "exp_avg", "exp_avg_sq")
-    return {kind: {f"layer{n}": torch.randn(numbers) for n in range(TENSORS // 3)} for kind in kinds}
+    return {
+        kind: {f"layer{n}": torch.randn(numbers, device=device) for n in range(TENSORS // 3)}
+        for kind in kinds
+    }
 
 
 class Saves:
     """Saves of a state that changes between them."""
 
-    def __init__(self, storage: Storage, megabytes: int) -> None:
-        self.state = state_of(megabytes)
+    def __init__(self, storage: Storage, megabytes: int, device: str) -> None:
+        self.state = state_of(megabytes, device)
         self.checkpoints = Checkpoints(storage, generation=1, keep=1)
         self._samples = 0
 
@@ -73,8 +76,9 @@ def step_s(matrix: torch.Tensor) -> float:
     return time.perf_counter() - began
 
 
-def measure(storage: Storage, megabytes: int, repeats: int) -> dict[str, float]:
-    saves = Saves(storage, megabytes)
+def measure(storage: Storage, megabytes: int, repeats: int, device: str = "cpu") -> dict[str, float]:
+    """Return the figures of a state on this device."""
+    saves = Saves(storage, megabytes, device)
     matrix = torch.randn(384, 384)
     saves.checkpoints.warm(saves.state)
     for _ in range(1500):  # some seconds of warm-up

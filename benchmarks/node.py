@@ -68,9 +68,11 @@ class Node:
     Args:
         folder: empty folder for its state.
         slots: slots for ranks.
+        python: command that runs a script of a rank.
     """
 
-    def __init__(self, folder: Path, slots: Sequence[SlotInfo]) -> None:
+    def __init__(self, folder: Path, slots: Sequence[SlotInfo], *, python: str = "python") -> None:
+        self.python = python
         self.state = StateFolder(folder)
         self.state.make()
         env = base_env(os.environ, ())

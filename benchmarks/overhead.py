@@ -83,11 +83,15 @@ def compare(rounds: Sequence[tuple[Sequence[float], Sequence[float]]], *, mean: 
     )
 
 
-def measure(node: Node, load: Load, *, world_size: int, noise: bool) -> Comparison:
-    """Train both networks in turns, and return the comparison."""
+def measure(node: Node, load: Load, *, world_size: int, noise: bool, against_ddp: bool = False) -> Comparison:
+    """Train both networks in turns, and return the comparison.
+
+    `against_ddp`: a single rank, too, is compared with DistributedDataParallel instead of a bare loop.
+    """
     with temporary_folder() as folder:
         file = folder / "rounds"
-        run = f"python {SCRIPT} {load.width} {load.batch} {load.rounds} {load.steps} {file}"
+        run = f"{node.python} {SCRIPT} {load.width} {load.batch} {load.rounds} {load.steps} {file}"
+        run += " ddp" if against_ddp else ""
         env = {ENV_MAX_GLOBAL_BATCH: str(load.batch)} if noise else {}
         with Job(node, folder.name, run, env=env) as job:
             job.start(1, world_size=world_size, ranks=range(world_size), live=True)

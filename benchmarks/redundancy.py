@@ -49,7 +49,7 @@ def _run(
     """Return the median seconds of a step, and the reports of the survivors of a loss if the job survives one."""
     file = folder / name
     env = {runtime.ENV_REDUNDANCY: "neighbour"} if redundant else {}
-    with Job(node, name, f"python {SCRIPT} {size} {batch} {file}", env=env) as job:
+    with Job(node, name, f"{node.python} {SCRIPT} {size} {batch} {file}", env=env) as job:
         job.start(1, world_size=RANKS, ranks=range(RANKS), live=True)
         for number in range(1, WARM_UP + steps + 1):  # each step has the whole patience
             job.until(f"step {number}", lambda number=number: len(_times(file)) >= number)  # type: ignore[misc]

@@ -70,7 +70,7 @@ def has_taken(file: Path, count: int, world_size: int) -> Callable[[], bool]:
 
 
 class Live:
-    """Job whose rank 0 stays, while rank 1 joins and leaves."""
+    """Job whose rank 0 stays, while rank 1 joins, and leaves or is lost."""
 
     def __init__(self, job: Job) -> None:
         self.ready_s: list[float] = []
@@ -93,8 +93,14 @@ class Live:
         self._order({member_id(1, 0): 0})
         self._job.wait_until_gone(leaver)
 
-    def _order(self, members: dict[str, int]) -> None:
-        self._job.order(self._generation, members, store_of=1)
+    def lose(self) -> None:
+        """Kill rank 1, and let rank 0 go on alone."""
+        self._job.kill_rank(self._generation, 1)
+        self._generation += 1
+        self._order({member_id(1, 0): 0}, lost=True)
+
+    def _order(self, members: dict[str, int], *, lost: bool = False) -> None:
+        self._job.order(self._generation, members, store_of=1, lost=lost)
         self._job.until("the switch", self._has_switched)
 
     def _has_switched(self) -> bool:
@@ -104,7 +110,7 @@ class Live:
 def measure_live(node: Node, folder: Path, size: str, repeats: int) -> dict[str, float]:
     """Return the figures of live changes."""
     file = folder / "live-steps"
-    run = f"python {SCRIPTS / 'resizing.py'} {size} {file}"
+    run = f"{node.python} {SCRIPTS / 'resizing.py'} {size} {file}"
     with Job(node, f"live-{size}", run, checkpoint_uri=(folder / "checkpoints").as_uri()) as job:
         live = Live(job)
         job.until("the first steps", has_taken(file, FIRST_STEPS, 1))
@@ -129,7 +135,7 @@ def measure_live(node: Node, folder: Path, size: str, repeats: int) -> dict[str,
 def measure_restarts(node: Node, folder: Path, size: str, repeats: int) -> float:
     """Return the median pause of restarts through the launcher."""
     file = folder / "restart-steps"
-    run = f"python {SCRIPTS / 'restarting.py'} {size} {file} {folder / 'restart-checkpoint'}"
+    run = f"{node.python} {SCRIPTS / 'restarting.py'} {size} {file} {folder / 'restart-checkpoint'}"
     with Job(node, f"restart-{size}", run) as job:
         for generation in range(1, repeats + 2):
             world_size = 2 - generation % 2
@@ -177,7 +183,7 @@ def _must_run(process: subprocess.Popen[bytes], log: Path) -> None:
 def measure_broadcast(node: Node, folder: Path, size: str) -> list[float]:
     """Return the seconds of repeated broadcasts of the state by torch."""
     file = folder / "broadcast-times"
-    run = f"python {SCRIPTS / 'broadcasting.py'} {size} {file} {BROADCASTS}"
+    run = f"{node.python} {SCRIPTS / 'broadcasting.py'} {size} {file} {BROADCASTS}"
     with Job(node, f"broadcast-{size}", run) as job:
         job.start(1, world_size=2, ranks=range(2))
         job.until("broadcasts", file.exists)

@@ -141,7 +141,7 @@ def least_bytes(size: str, old: int, new: int) -> int:
 def measure_live(node: Node, folder: Path, size: str, cycles: int) -> dict[str, Any]:
     """Return the figures of changes in place."""
     file, undisturbed = folder / "live", folder / "undisturbed"
-    run = f"python {SCRIPTS / 'sharding.py'} {size}"
+    run = f"{node.python} {SCRIPTS / 'sharding.py'} {size}"
     grown_bytes: list[float] = []
     pauses = []
     with Job(node, f"live-{size}", f"{run} {file}") as job:
@@ -179,7 +179,7 @@ def measure_live(node: Node, folder: Path, size: str, cycles: int) -> dict[str, 
 def measure_restart(node: Node, folder: Path, size: str) -> float:
     """Return the seconds without training of a restart with a checkpoint."""
     file = folder / "restart"
-    run = f"python {SCRIPTS / 'sharding.py'} {size} {file}"
+    run = f"{node.python} {SCRIPTS / 'sharding.py'} {size} {file}"
     with Job(node, f"restart-{size}", run, checkpoint_uri=(folder / "checkpoints").as_uri()) as job:
         for generation, world_size in enumerate((2, 3), start=1):
             job.start(generation, world_size=world_size, ranks=range(world_size))

@@ -35,9 +35,9 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-def state_checksum(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+def state_checksum(model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
     """Return the sum of the checksums of all shards, which depends on the place of each element in its whole tensor."""
-    total = torch.zeros((), dtype=torch.int64)
+    total = torch.zeros((), dtype=torch.int64, device=device)
     for parameter in model.parameters():
         for value in (parameter, *optimizer.state.get(parameter, {}).values()):
             if isinstance(value, DTensor):
@@ -65,7 +65,7 @@ loader = run.loader(samples(size), global_batch=BATCH, balance=False)
 for _ in run.epochs(10_000):
     for (x,) in loader:
         between = take_peak()
-        before = state_checksum(model, optimizer)
+        before = state_checksum(model, optimizer, run.device)
         loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -73,7 +73,7 @@ for _ in run.epochs(10_000):
         for module in model.module.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        after = state_checksum(model, optimizer)
+        after = state_checksum(model, optimizer, run.device)
         line = {
             "at_s": time.monotonic(),
             "world_size": run.world_size,

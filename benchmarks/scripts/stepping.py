@@ -1,9 +1,9 @@
 """Take steps with Headway and without it in turns, and write their durations.
 
-    stepping.py WIDTH BATCH ROUNDS STEPS FILE
+    stepping.py WIDTH BATCH ROUNDS STEPS FILE [ddp]
 
 `benchmarks.overhead` starts it. Two networks train on the same data: one with Headway, and one with DistributedDataParallel
-(or without it, for a single rank). The first two of the STEPS of a turn are not measured, because the caches still contain
+(or without it, for a single rank unless `ddp` is given). The first two of the STEPS of a turn are not measured, because the caches still contain
 data of the other network. FILE gets the seconds of the steps of both for each round, as JSON. WARM_UP steps come first.
 """
 
@@ -25,6 +25,7 @@ import headway
 
 width, batch, rounds, steps = map(int, sys.argv[1:5])
 file = Path(sys.argv[5])
+against_ddp = sys.argv[6:] == ["ddp"]
 CLASSES, LAYERS, SAMPLES = 10, 3, 32_768
 WARM_UP = 120
 
@@ -59,7 +60,7 @@ def steps_with_headway() -> Iterator[float]:
 
 def steps_without() -> Iterator[float]:
     # This runs at the first `next`, when the process group exists.
-    if run.world_size > 1:
+    if run.world_size > 1 or against_ddp:
         device_ids = [run.device.index] if run.device.type == "cuda" else None
         replica: nn.Module = DistributedDataParallel(plain, device_ids=device_ids)
         sampler = DistributedSampler(data)

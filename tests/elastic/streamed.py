@@ -194,6 +194,17 @@ class StreamedGroup(dist.ProcessGroup):
 
     reduce_scatter_single = _reduce_scatter_base
 
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> StreamWork:
+        def results() -> list[torch.Tensor]:
+            self._operations += 1
+            if self.rank() != opts.rootRank:
+                return [self._get(f"{self._operations}/{self.rank()}", outputs[0])]
+            for rank, part in enumerate(inputs[0]):
+                self._put(f"{self._operations}/{rank}", part)
+            return [inputs[0][self.rank()].detach().clone()]
+
+        return self._start(outputs, results)
+
     def send(self, tensors: Any, receiver: int, tag: int = 0) -> StreamWork:
         del tag
         keys = [self._message(self.rank(), receiver) for _ in tensors]

@@ -32,6 +32,7 @@ LONG_AS_ANOTHER = {
     "faults",
     "forecast",
     "frameworks",
+    "gpu",
     "mixed_kinds",
     "overhead",
     "pages",
@@ -47,6 +48,8 @@ LONG_AS_ANOTHER = {
 """Slow benchmarks whose programs quicker ones start as well."""
 ELSEWHERE = {"faults", "mixed_kinds"}
 """`tests/chaos/test_faults.py` and `tests/e2e/test_mixed_kinds.py` run them, for longer."""
+DEVICES = {"gpu": ["--device", "cpu"]}
+"""Options of benchmarks that measure GPUs: the code is the same without them."""
 ROOT_ONLY = {"hosts"}
 """They make network namespaces."""
 
@@ -76,7 +79,7 @@ def run_quick(name: str, scratch: Path, *, nobody: bool) -> None:
             pytest.skip(str(missing))
     home = scratch / "home"
     home.mkdir()
-    argv = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json"]
+    argv = [sys.executable, "-m", f"benchmarks.{name}", "--quick", "--json", *DEVICES.get(name, [])]
     if nobody:
         os.chown(home, NOBODY, NOBODY)
         argv = as_nobody(argv, scratch)
@@ -91,6 +94,17 @@ def run_quick(name: str, scratch: Path, *, nobody: bool) -> None:
     assert [path.name for path in home.iterdir() if path.name.startswith("headway-benchmark-")] == [], (
         "it cleans up"
     )
+
+
+def test_a_benchmark_of_gpus_says_that_there_is_none() -> None:
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    argv = [sys.executable, "-m", "benchmarks.gpu", "--json"]
+    done = subprocess.run(
+        argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "skipped: torch finds no CUDA device" in line
 
 
 @pytest.mark.timeout(660)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import allocation, forecast, overhead, stamps
+from benchmarks import allocation, forecast, overhead, replicas, stamps
 from benchmarks.failure import summary
 from benchmarks.stamps import Stamp
 
@@ -45,6 +45,34 @@ def test_rare_steps_count_in_a_mean_up_to_three_median_steps() -> None:
     assert found.ratio == pytest.approx((6 + 1.8 + 3.0) / (7 + 3.0))
     assert (found.step_s, found.plain_step_s) == (1.0, 1.0)
     assert overhead.compare([(ours, theirs), (ours, theirs)]).ratio == 1.0
+
+
+def replica_steps(world_size: int, first: int, *digests: int) -> list[replicas.Step]:
+    """Steps from this number on, one a second, with memory in use of 100 MB and 1 MB for each step."""
+    return [
+        replicas.Step(float(step), world_size, step, digest, 100_000_000 + step * 1_000_000, 0)
+        for step, digest in enumerate(digests, start=first)
+    ]
+
+
+def test_replicas_are_compared_at_the_steps_that_they_took_together() -> None:
+    kept = replica_steps(1, 1, 11, 12) + replica_steps(2, 3, 13, 14, 15)
+    newcomer = replica_steps(2, 3, 13, 14)
+    assert replicas.compare([kept, newcomer]) == (2, True)
+    assert replicas.compare([kept, replica_steps(2, 3, 13, 0)]) == (2, False)
+
+
+def test_a_recovery_lasts_from_the_last_step_of_two_to_the_first_of_one() -> None:
+    steps = (
+        replica_steps(2, 1, 0, 0) + replica_steps(1, 5, 0) + replica_steps(2, 6, 0) + replica_steps(1, 8, 0)
+    )
+    assert replicas.recoveries_s(steps) == [3.0, 2.0]
+
+
+def test_memory_grows_from_the_first_return_to_one_rank_on() -> None:
+    steps = replica_steps(1, 1, 0) + replica_steps(2, 2, 0) + replica_steps(1, 3, 0, 0)
+    steps += replica_steps(2, 5, 0) + replica_steps(1, 6, 0)
+    assert replicas.growth_mb(steps) == {"memory_growth_mb": 2.0, "host_memory_growth_mb": 0.0}
 
 
 def test_the_most_lost_steps_count() -> None:
