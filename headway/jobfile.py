@@ -13,16 +13,18 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from headway.contract.spec import NAME_PATTERN, JobSpec
-from headway.contract.spec_env import env_problem
+from headway.contract.spec import DIGEST_PATTERN, IMAGE_PATTERN, NAME_PATTERN, START_PATTERN, JobSpec
+from headway.contract.spec_env import ENV_NAME_PATTERN, SECRET_NAME_PATTERN, env_problem
 from headway.contract.spec_parts import leaf_types
 from headway.contract.spec_warnings import shortened
+from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.yaml_source import (
     JobFileError,
     Location,
     YamlSource,
-    cut_by_comment,
+    cut_by_comments,
     dotted_path,
+    joined_lines,
     line_of,
     read_yaml,
     scalar,
@@ -84,14 +86,23 @@ def _read(text: str, name: str, overrides: Sequence[str], most_characters: int) 
         raise JobFileError("\n".join(problems.lines([])))
     if (found := env_problem(spec.env, {})) is not None:
         raise JobFileError(problems.line(tuple(found[0].split(".")), found[1]))
-    comment = "" if ("run",) in set_by else cut_by_comment(root, "run", source)
-    return JobFile(spec, (_COMMENT.format(name=name, comment=shortened(comment)),) if comment else ())
+    return JobFile(spec, tuple(_warnings(root, source, set_by)))
 
 
-_COMMENT = (
-    "{name}: run ends before `{comment}`, which YAML takes for a comment; if it belongs to the command, "
-    "put the whole command in quotes"
-)
+def _warnings(root: yaml.Node, source: YamlSource, set_by: Mapping[Location, str]) -> Iterator[str]:
+    """Yield warnings about values of which YAML makes something else than a shell would."""
+    for at, comment in cut_by_comments(root, source).items():
+        if not any(at[: len(one)] == one for one in set_by):
+            yield (
+                f"{source.name}: {dotted_path(at)} ends before `{shortened(comment)}`, which YAML takes for a comment; if it "
+                f"belongs to the {'command' if at == ('run',) else 'value'}, put the whole {'command' if at == ('run',) else 'value'} in quotes"
+            )
+    line = 0 if ("run",) in set_by else joined_lines(root, source)
+    if line:
+        yield (
+            f"{source.name}:{line}: run has a backslash at the end of the line, and YAML joins it with the next line, so the "
+            "next argument begins with a space; write `run: |` and the command in the next lines, indented"
+        )
 
 
 def from_fields(fields: Mapping[str, Any]) -> JobSpec:
@@ -103,7 +114,7 @@ def from_fields(fields: Mapping[str, Any]) -> JobSpec:
     try:
         return JobSpec.model_validate(dict(fields))
     except ValidationError as error:
-        problems = _Problems(YamlSource("job", []), fields, {})
+        problems = _Problems(YamlSource("job", ""), fields, {})
         raise JobFileError("\n".join(problems.lines(error.errors()))) from None
 
 
@@ -133,7 +144,7 @@ def _override(
         return
     try:
         place[at[-1]], odd = scalar(value)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except JobFileError:
         return
     if odd:
         source.odd_numbers[at] = odd
@@ -191,9 +202,15 @@ _MESSAGES = {
     "string_too_long": "may have at most {max_length:,} characters",
     "too_long": "is too long: at most {max_length:,}, not {actual_length:,}",
     "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+    "string_unicode": "holds half a character; write the whole character",
+    "finite_number": "must be a finite number",
+    "list_type": "must be a list",
+    "string_pattern_mismatch": "does not have the right form",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a smaller whole number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
     "greater_than_equal": "must be at least {ge}",
@@ -208,12 +225,24 @@ _MESSAGES = {
 """Messages for Pydantic's error types, with placeholders for their context."""
 
 
+_PATTERNS = {
+    NAME_PATTERN: "use a-z, 0-9 and -, at most 63 characters, beginning and ending with a letter or digit",
+    START_PATTERN: "write JOB, or JOB@CHECKPOINT with a checkpoint as `headway checkpoints` names it",
+    DIGEST_PATTERN: "write sha256: and 64 digits of 0-9 and a-f",
+    IMAGE_PATTERN: "write it like registry.example.com/team/image:tag",
+    ENV_NAME_PATTERN: "a variable's name has letters, digits and _, does not begin with a digit, and stands before `: `",
+    SECRET_NAME_PATTERN: "a secret's name has letters, digits, _ and -, and begins with a letter or _",
+    DEVICE_KIND_PATTERN: "write a device kind as `headway nodes` names it",
+}
+"""Messages for text that does not have the right form, by its pattern."""
+
+
 def _message(problem: ErrorDetails, field: Location) -> str:
     context = problem.get("ctx", {})
     if problem["type"] == "extra_forbidden":
         return "there is no such field" + _suggestion(field)
-    if context.get("pattern") == NAME_PATTERN:
-        return "use a-z, 0-9 and -, at most 63 characters, beginning and ending with a letter or digit"
+    if context.get("pattern") in _PATTERNS:
+        return _PATTERNS[context["pattern"]]
     template = _MESSAGES.get(problem["type"])
     return template.format(**context) if template else problem["msg"].removeprefix("Value error, ")
 
