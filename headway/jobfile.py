@@ -123,11 +123,11 @@ def _override(
 ) -> None:
     """Set a field as `--set` says. A field for text takes the value as it stands, others take it as YAML."""
     key, equals, value = override.partition("=")
-    if not equals or not key:
+    at = tuple(key.split("."))
+    if not equals or "" in at:
         raise JobFileError(
             f"--set {override}: not of the form key=value.", "Write it like --set elastic.max=4."
         )
-    at = tuple(key.split("."))
     place = document
     for parent in at[:-1]:
         inner = place.setdefault(parent, {})
@@ -188,9 +188,11 @@ class _Problems:
         override = next(
             (self.set_by[field[:n]] for n in range(len(field), 0, -1) if field[:n] in self.set_by), ""
         )
+        line = line_of(field, self.source.lines)
+        if not override and field not in self.source.lines:  # a group that only overrides name
+            override = next((one for at, one in self.set_by.items() if at[: len(field)] == field), "")
         if override:
             return f"--set {shortened(override)}: {dotted_path(field)}: {message}"
-        line = line_of(field, self.source.lines)
         where = f"{self.source.name}:{line}" if line else self.source.name
         odd = self.source.odd_space_in(line)
         return f"{where}: {dotted_path(field)}: {message}{f'; {odd}' if odd else ''}"
@@ -255,7 +257,7 @@ def _file_location(location: Location, document: Any) -> Location:
         in_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
         if in_list or (isinstance(value, Mapping) and part in value):
             value = value[part]
-        elif not (isinstance(value, Mapping) and index == len(location) - 1):
+        elif not (isinstance(value, Mapping) and index == len(location) - 1 and "[" not in str(part)):
             continue  # a scalar or a marker of a key: not a field of the file
         real.append(part)
     return tuple(real)
@@ -268,7 +270,7 @@ def _suggestion(field: Location) -> str:
     if elsewhere:
         return f"; did you mean `{dotted_path(elsewhere[0])}`?"
     siblings = {path[-1]: path for path in known if path[:-1] == field[:-1]}
-    near = difflib.get_close_matches(str(field[-1]), siblings, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(field[-1]).lower(), siblings, n=1, cutoff=0.6)
     if near:
         return f"; did you mean `{near[0]}`?"
     return f"; there are {', '.join(sorted(siblings))}" if siblings else ""

@@ -352,3 +352,18 @@ _VALUES = st.recursive(
 def test_whatever_a_file_holds_the_error_is_one_for_people(value: object):
     with contextlib.suppress(JobFileError):
         parse(str(value), "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("a.b=1", "--set a.b=1: a: there is no such field"),
+        ("ELASTIC.MAX=3", "--set ELASTIC.MAX=3: ELASTIC: there is no such field; did you mean `elastic`?"),
+        ("elastic.sizes.0=1", "--set elastic.sizes.0=1: elastic.sizes: must be 'any' or 'pow2'"),
+        ("elastic..max=2", "--set elastic..max=2: not of the form key=value"),
+        (".max=2", "--set .max=2: not of the form key=value"),
+        ("env.A-B=1", "--set env.A-B=1: env.A-B: a variable's name has"),
+    ],
+)
+def test_an_override_of_no_field_is_named_as_it_was_given(override: str, message: str):
+    assert complaint(GOOD, override).startswith(message)
