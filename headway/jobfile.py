@@ -13,16 +13,18 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from headway.contract.spec import NAME_PATTERN, JobSpec
-from headway.contract.spec_env import env_problem
+from headway.contract.spec import DIGEST_PATTERN, IMAGE_PATTERN, NAME_PATTERN, START_PATTERN, JobSpec
+from headway.contract.spec_env import ENV_NAME_PATTERN, SECRET_NAME_PATTERN, env_problem
 from headway.contract.spec_parts import leaf_types
 from headway.contract.spec_warnings import shortened
+from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.yaml_source import (
     JobFileError,
     Location,
     YamlSource,
-    cut_by_comment,
+    cut_by_comments,
     dotted_path,
+    joined_lines,
     line_of,
     read_yaml,
     scalar,
@@ -84,14 +86,23 @@ def _read(text: str, name: str, overrides: Sequence[str], most_characters: int) 
         raise JobFileError("\n".join(problems.lines([])))
     if (found := env_problem(spec.env, {})) is not None:
         raise JobFileError(problems.line(tuple(found[0].split(".")), found[1]))
-    comment = "" if ("run",) in set_by else cut_by_comment(root, "run", source)
-    return JobFile(spec, (_COMMENT.format(name=name, comment=shortened(comment)),) if comment else ())
+    return JobFile(spec, tuple(_warnings(root, source, set_by)))
 
 
-_COMMENT = (
-    "{name}: run ends before `{comment}`, which YAML takes for a comment; if it belongs to the command, "
-    "put the whole command in quotes"
-)
+def _warnings(root: yaml.Node, source: YamlSource, set_by: Mapping[Location, str]) -> Iterator[str]:
+    """Yield warnings about values of which YAML makes something else than a shell would."""
+    for at, comment in cut_by_comments(root, source).items():
+        if not any(at[: len(one)] == one for one in set_by):
+            yield (
+                f"{source.name}: {dotted_path(at)} ends before `{shortened(comment)}`, which YAML takes for a comment; if it "
+                f"belongs to the {'command' if at == ('run',) else 'value'}, put the whole {'command' if at == ('run',) else 'value'} in quotes"
+            )
+    line = 0 if ("run",) in set_by else joined_lines(root, source)
+    if line:
+        yield (
+            f"{source.name}:{line}: run has a backslash at the end of the line, and YAML joins it with the next line, so the "
+            "next argument begins with a space; write `run: |` and the command in the next lines, indented"
+        )
 
 
 def from_fields(fields: Mapping[str, Any]) -> JobSpec:
@@ -103,7 +114,7 @@ def from_fields(fields: Mapping[str, Any]) -> JobSpec:
     try:
         return JobSpec.model_validate(dict(fields))
     except ValidationError as error:
-        problems = _Problems(YamlSource("job", []), fields, {})
+        problems = _Problems(YamlSource("job", ""), fields, {})
         raise JobFileError("\n".join(problems.lines(error.errors()))) from None
 
 
@@ -112,11 +123,11 @@ def _override(
 ) -> None:
     """Set a field as `--set` says. A field for text takes the value as it stands, others take it as YAML."""
     key, equals, value = override.partition("=")
-    if not equals or not key:
+    at = tuple(key.split("."))
+    if not equals or "" in at:
         raise JobFileError(
             f"--set {override}: not of the form key=value.", "Write it like --set elastic.max=4."
         )
-    at = tuple(key.split("."))
     place = document
     for parent in at[:-1]:
         inner = place.setdefault(parent, {})
@@ -133,7 +144,7 @@ def _override(
         return
     try:
         place[at[-1]], odd = scalar(value)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except JobFileError:
         return
     if odd:
         source.odd_numbers[at] = odd
@@ -177,9 +188,11 @@ class _Problems:
         override = next(
             (self.set_by[field[:n]] for n in range(len(field), 0, -1) if field[:n] in self.set_by), ""
         )
+        line = line_of(field, self.source.lines)
+        if not override and field not in self.source.lines:  # a group that only overrides name
+            override = next((one for at, one in self.set_by.items() if at[: len(field)] == field), "")
         if override:
             return f"--set {shortened(override)}: {dotted_path(field)}: {message}"
-        line = line_of(field, self.source.lines)
         where = f"{self.source.name}:{line}" if line else self.source.name
         odd = self.source.odd_space_in(line)
         return f"{where}: {dotted_path(field)}: {message}{f'; {odd}' if odd else ''}"
@@ -191,9 +204,15 @@ _MESSAGES = {
     "string_too_long": "may have at most {max_length:,} characters",
     "too_long": "is too long: at most {max_length:,}, not {actual_length:,}",
     "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+    "string_unicode": "holds half a character; write the whole character",
+    "finite_number": "must be a finite number",
+    "list_type": "must be a list",
+    "string_pattern_mismatch": "does not have the right form",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a smaller whole number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
     "greater_than_equal": "must be at least {ge}",
@@ -208,12 +227,24 @@ _MESSAGES = {
 """Messages for Pydantic's error types, with placeholders for their context."""
 
 
+_PATTERNS = {
+    NAME_PATTERN: "use a-z, 0-9 and -, at most 63 characters, beginning and ending with a letter or digit",
+    START_PATTERN: "write JOB, or JOB@CHECKPOINT with a checkpoint as `headway checkpoints` names it",
+    DIGEST_PATTERN: "write sha256: and 64 digits of 0-9 and a-f",
+    IMAGE_PATTERN: "write it like registry.example.com/team/image:tag",
+    ENV_NAME_PATTERN: "a variable's name has letters, digits and _, does not begin with a digit, and stands before `: `",
+    SECRET_NAME_PATTERN: "a secret's name has letters, digits, _ and -, and begins with a letter or _",
+    DEVICE_KIND_PATTERN: "write a device kind as `headway nodes` names it",
+}
+"""Messages for text that does not have the right form, by its pattern."""
+
+
 def _message(problem: ErrorDetails, field: Location) -> str:
     context = problem.get("ctx", {})
     if problem["type"] == "extra_forbidden":
         return "there is no such field" + _suggestion(field)
-    if context.get("pattern") == NAME_PATTERN:
-        return "use a-z, 0-9 and -, at most 63 characters, beginning and ending with a letter or digit"
+    if context.get("pattern") in _PATTERNS:
+        return _PATTERNS[context["pattern"]]
     template = _MESSAGES.get(problem["type"])
     return template.format(**context) if template else problem["msg"].removeprefix("Value error, ")
 
@@ -226,7 +257,7 @@ def _file_location(location: Location, document: Any) -> Location:
         in_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
         if in_list or (isinstance(value, Mapping) and part in value):
             value = value[part]
-        elif not (isinstance(value, Mapping) and index == len(location) - 1):
+        elif not (isinstance(value, Mapping) and index == len(location) - 1 and "[" not in str(part)):
             continue  # a scalar or a marker of a key: not a field of the file
         real.append(part)
     return tuple(real)
@@ -239,7 +270,7 @@ def _suggestion(field: Location) -> str:
     if elsewhere:
         return f"; did you mean `{dotted_path(elsewhere[0])}`?"
     siblings = {path[-1]: path for path in known if path[:-1] == field[:-1]}
-    near = difflib.get_close_matches(str(field[-1]), siblings, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(field[-1]).lower(), siblings, n=1, cutoff=0.6)
     if near:
         return f"; did you mean `{near[0]}`?"
     return f"; there are {', '.join(sorted(siblings))}" if siblings else ""

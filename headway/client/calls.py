@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from headway.contract.views.jobs import Item, JobView, Page
+from headway.errors import HeadwayError
 from headway.http import Http
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -43,8 +44,18 @@ class Calls:
 
 
 def api_path(*parts: str | int) -> str:
-    """Return the path of a resource of the API, with quoted parts."""
-    return "/".join(("/api/v1", *(quote(str(part), safe="") for part in parts)))
+    """Return the path of a resource of the API, with quoted parts.
+
+    Raises:
+        HeadwayError: a part would lead to another resource, such as an empty name, or is no text.
+    """
+    return "/".join(("/api/v1", *(_quoted(str(part)) for part in parts)))
+
+
+def _quoted(part: str) -> str:
+    if part in {"", ".", ".."} or "/" in part or not part.isprintable():
+        raise HeadwayError(f"{part!a} is no name and no id.", "Give a name or id as the lists show it.")
+    return quote(part, safe="")
 
 
 def job_path(job: str | JobView, *rest: str) -> str:

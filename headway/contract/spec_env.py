@@ -11,6 +11,7 @@ from pydantic import Field
 from headway.contract.spec_parts import RESERVED_ENV
 from headway.contract.values.text import GivenText
 
+ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 SECRET_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,127}$"  # noqa: S105 - of names
 MOST_VALUE_BYTES = 32_768
 """Bound of one value. Linux takes 128 KiB for one variable."""
@@ -24,7 +25,7 @@ _TEMPLATE = re.compile(r"\{\{.*?\}\}|\$\{\{")
 _HOME = re.compile(r"(?:^|:)~(?:/|$|:)")
 
 
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+EnvName = Annotated[str, Field(pattern=ENV_NAME_PATTERN)]
 EnvText = Annotated[GivenText, Field(max_length=MOST_VALUE_BYTES)]
 SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
 

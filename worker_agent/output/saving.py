@@ -51,7 +51,9 @@ def save(store: Store, tree: Tree, request: Request, *, prune: bool = True) -> O
         entry = before.entries.get(path) if path in left_out else saving.take(path, found)
         if entry is not None:
             entries[path] = entry
-    gone = before.entries.keys() - scan.entries.keys()
+    hidden = tuple(f"{folder}/" for folder in scan.closed)
+    entries |= {path: entry for path, entry in before.entries.items() if path.startswith(hidden)}
+    gone = before.entries.keys() - scan.entries.keys() - entries.keys()
     removed = {path: one for path, one in before.removed.items() if path not in entries}
     removed |= dict.fromkeys(sorted(gone), request.version)
     outcome = Outcome(
@@ -60,7 +62,7 @@ def save(store: Store, tree: Tree, request: Request, *, prune: bool = True) -> O
         size_bytes=sum(one.data_bytes for one in entries.values()),
         moved_bytes=saving.moved_bytes,
         busy=saving.busy,
-        odd=[*scan.odd, *saving.odd],
+        odd=[*scan.odd, *scan.closed, *saving.odd],
         left_out=[_sizes_text(path, scan.entries[path]) for path in left_out],
         problem=_problem(scan, left_out, request.max_bytes),
     )
@@ -107,7 +109,7 @@ def _scan(tree: Tree, request: Request) -> Scan:
         raise CannotSave(
             f"The output folder cannot be saved: it has more than {MAX_FILES:,} files. Pack them into fewer files."
         )
-    return Scan(ours, scan.odd)
+    return Scan(ours, scan.odd, scan.closed)
 
 
 def choose_left_out(

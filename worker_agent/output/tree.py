@@ -23,6 +23,8 @@ Kind = Literal["file", "folder", "link"]
 TEMPORARY = ".headway-partial-"
 _CACHE = "__pycache__"
 _SMALL_BYTES = 64 << 10
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -64,10 +66,14 @@ class TreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Entries of the folder. `odd` lists paths that cannot be kept, such as sockets or undecodable names."""
+    """Entries of the folder. `odd` lists paths that cannot be kept, such as sockets or undecodable names.
+
+    `closed` lists folders that may not be read: they are entries, but their contents are unknown.
+    """
 
     entries: dict[str, TreeEntry]
     odd: tuple[str, ...]
+    closed: tuple[str, ...] = ()
 
 
 class Tree:
@@ -81,14 +87,27 @@ class Tree:
 
         Raises:
             TooManyFiles: there are more than `most` entries.
-            OSError: a folder cannot be read.
+            OSError: the folder cannot be read.
         """
         entries: dict[str, TreeEntry] = {}
         odd: list[str] = []
+        closed: list[str] = []
         waiting = [""]
         while waiting:
             folder = waiting.pop()
-            for name, path in self._names(folder):
+            try:
+                names = self._names(folder)
+            except OSError as error:
+                if not folder:
+                    raise
+                if error.errno in _GONE:  # removed or replaced since it was listed
+                    del entries[folder]
+                    continue
+                if error.errno not in _FORBIDDEN:
+                    raise
+                closed.append(folder)
+                continue
+            for name, path in names:
                 if name == _CACHE or name.startswith(TEMPORARY):
                     continue
                 entry = self.look(path) if _is_text(path) else None
@@ -100,7 +119,7 @@ class Tree:
                 entries[path] = entry
                 if entry.kind == "folder":
                     waiting.append(path)
-        return Scan(entries, tuple(sorted(odd)))
+        return Scan(entries, tuple(sorted(odd)), tuple(sorted(closed)))
 
     @contextmanager
     def reading(self, path: str) -> Iterator[BinaryIO]:
@@ -186,6 +205,7 @@ class Tree:
         descriptor = self._open_folder(folder)
         try:
             names = sorted(os.listdir(descriptor))  # noqa: PTH208  # takes a descriptor
+            os.stat(".", dir_fd=descriptor)  # fails if names may be read, but not what they name
         finally:
             os.close(descriptor)
         return [(name, f"{folder}/{name}" if folder else name) for name in names]

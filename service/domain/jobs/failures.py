@@ -16,7 +16,7 @@ from headway.contract.runtime import (
     KILLED_FOR_MEMORY,
 )
 from headway.contract.views.jobs import JobProgress, Reason
-from service.domain.jobs.shell_errors import shell_advice
+from service.domain.jobs.shell_errors import misses_a_file, shell_advice
 from service.domain.jobs.tracebacks import lost_a_peer, never_met, traceback_in, what_differs
 
 _TEARDOWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGSEGV})
@@ -111,8 +111,10 @@ outweighs them.
 """
 
 
-def judge(exits: Sequence[RankExit]) -> EndVerdict:
+def judge(exits: Sequence[RankExit], *, uploaded: bool = True) -> EndVerdict:
     """Return the verdict on a generation from the ends of all its ranks. Without exits it counts as stopped.
+
+    `uploaded` is False for a job without a folder, whose script may be missing for that reason.
 
     Ranks none of which has an error of its own, but that could not connect to each other, are no error of the script.
     All ranks leave together once they find that they differ, whatever ends some of them meanwhile.
@@ -126,7 +128,7 @@ def judge(exits: Sequence[RankExit]) -> EndVerdict:
     for ending in _WORST_FIRST:
         found = [exit_ for exit_ in exits if ending_of(exit_) is ending]
         if found:
-            return _verdict(ending, min(found, key=_cause_order))
+            return _verdict(ending, min(found, key=_cause_order), uploaded=uploaded)
     return EndVerdict(Ending.STOPPED, Reason.PREEMPTED, "no rank had started")
 
 
@@ -137,20 +139,30 @@ def _cause_order(exit_: RankExit) -> tuple[bool, bool, int]:
     return not ran_out_of_memory(exit_), lost_a_peer(exit_.log_tail), exit_.rank
 
 
-def _verdict(ending: Ending, exit_: RankExit) -> EndVerdict:
+def _verdict(ending: Ending, exit_: RankExit, *, uploaded: bool) -> EndVerdict:
     if ending is Ending.DONE:
         return EndVerdict(ending, Reason.COMPLETED, "every rank finished")
     if ending is Ending.STOPPED:
         return EndVerdict(ending, Reason.PREEMPTED, "stopped on request")
     if exit_.start_error is not None:
-        return EndVerdict(ending, Reason.START_FAILED, f"could not be started: {exit_.start_error}")
+        hint = "" if uploaded else _folder_hint([exit_.start_error])
+        return EndVerdict(ending, Reason.START_FAILED, f"could not be started: {exit_.start_error}{hint}")
     how = how_it_ended(exit_)
     if ending is Ending.INFRASTRUCTURE and exit_.exit_code == EXIT_RETRY:
         return EndVerdict(ending, Reason.RETRY_REQUESTED, f"rank {exit_.rank} asked to be started again")
     if ending is Ending.INFRASTRUCTURE:
         return EndVerdict(ending, reason_of_loss(exit_), f"rank {exit_.rank} {how}")
     reason = Reason.OUT_OF_MEMORY if ran_out_of_memory(exit_) else Reason.USER_ERROR
-    return EndVerdict(ending, reason, _with_log(f"rank {exit_.rank} {how}", exit_.log_tail))
+    hint = "" if uploaded else _folder_hint(exit_.log_tail)
+    return EndVerdict(ending, reason, _with_log(f"rank {exit_.rank} {how}{hint}", exit_.log_tail))
+
+
+def _folder_hint(lines: Sequence[str]) -> str:
+    return (
+        "; no folder was uploaded with the job: name the folder of the script in `workdir`"
+        if misses_a_file(lines)
+        else ""
+    )
 
 
 def ran_out_of_memory(exit_: RankExit) -> bool:

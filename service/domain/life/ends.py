@@ -69,7 +69,7 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
         life = life.without_allocation(generation)
     exits = exits_to_judge(crew, life.loaded_footprint.exits)
     job = replace(life.job, switch=None)
-    verdict = with_ended_script(judge(exits), job, exits)
+    verdict = with_ended_script(judge(exits, uploaded=job.spec.bundle is not None), job, exits)
     verdict = _waited_for_itself(life, _reclaimed(life, verdict))
     if verdict.reason is Reason.UNREACHABLE:
         life, verdict = _with_unreached_host(life, crew, exits, verdict)

@@ -45,7 +45,7 @@ def output_message(entry: OutputReport, node: str) -> str:
         case "saved":
             saved = f"the output folder is saved from node {node}: {folder}, {size_text(entry.moved_bytes)} of it new"
             return (
-                f"{saved}; not saved, since they are not regular files: {_listed(entry)}"
+                f"{saved}; not saved, since they cannot be read or are no regular files: {_listed(entry)}"
                 if entry.paths
                 else saved
             )

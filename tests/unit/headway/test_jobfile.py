@@ -60,7 +60,7 @@ def test_a_good_file_is_a_spec():
         (GOOD + "x: [\n", "job.yaml:7: "),
         ("- a\n", "job.yaml is not a job file"),
         ("", "job.yaml is not a job file"),
-        ("a: \x00", "job.yaml: "),
+        ("a: \x00", "job.yaml:1: "),
     ],
 )
 def test_an_error_names_line_and_field(text: str, expected: str):
@@ -112,6 +112,99 @@ def test_a_number_that_yaml_reads_otherwise_is_refused_with_the_right_form(line:
     message = complaint(f"{GOOD}{line}\n")
     assert message.startswith(place)
     assert write in message
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("env: {A: !!timestamp foo}", ["!!timestamp", "in quotes"]),
+        ("env: {A: !!bool foo}", ["!!bool", "in quotes"]),
+        ("priority: !!int '1:30'", ["!!int", "Leave it out"]),
+        ("run: !foo x", ["!foo", "in quotes"]),
+        ("env: &x {A: *x}", ["env.A holds itself", "in quotes"]),
+        (f"env: {{A: {'1' * 5000}}}", ["env.A", "5,000 characters", "in quotes"]),
+        (f"priority: {'1' * 5000}", ["priority", "a number", "Correct it"]),
+        ("goal: {deadline: 2026-13-45}", ["`2026-13-45`", "a date", "Correct it"]),
+        ("priority: -017", ["write -17"]),
+        ("env: {<<: 3}", ["<< takes the fields of a group"]),
+        ("env: {A: x #y}", ["not closed", "in quotes"]),
+        ("on: 1", ["`on` as true or false", 'in quotes: "on"']),
+        ("1: a", ["`1` as a number", 'in quotes: "1"']),
+        ("~: a", ["`~` as nothing", 'in quotes: "~"']),
+        ("2026-01-01: a", ["`2026-01-01` as a date"]),
+        ("env: {no: x}", ["`no` as true or false", 'in quotes: "no"']),
+        ("env: {~: x}", ["`~` as nothing"]),
+        ("env: {010: x}", ["`010` as a number", 'in quotes: "010"']),
+        ("env: {A: {{ a }}}", ["a group or a list stands", "in quotes"]),
+        ("env: {A-B: x}", ["env.A-B: a variable's name has letters, digits and _"]),
+        ("env: {A=B: x}", ["env.A=B: a variable's name", "before `: `"]),
+        ("env: {A: '\u2028'}\nmax: 1", [":7: max"]),
+        ("env: {A: '\x85'}\nmax: 1", [":7: max"]),
+        ("env: {A: '\x0c'}", ["(U+000C)", "Remove it"]),
+        ('env: {A: "\\ud800"}', ["env.A: holds U+D800, half a character"]),
+        ('"\\ud800": x', ["half a character"]),
+        ("image: UPPER", ["image: write it like"]),
+    ],
+)
+def test_a_surprise_of_yaml_is_one_sentence_with_line_and_remedy(line: str, parts: list[str]):
+    text = GOOD.replace("run: python digits.py\n", "") if line.startswith("run") else GOOD
+    message = complaint(f"{text}{line}\n")
+    assert message.startswith(f"job.yaml:{5 if text != GOOD else 7 if 'max: 1' in line else 6}: ")
+    assert [part for part in parts if part not in message] == []
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("value", ["=", "<<", "!!str 1"])
+def test_a_sign_of_yaml_alone_is_text(value: str):
+    assert parse(f"{GOOD}env: {{A: {value}}}\n", "job.yaml").env["A"] in {"=", "<<", "1"}
+
+
+@pytest.mark.parametrize("command", ["''", '"\\ud800"'])
+def test_a_command_that_cannot_start_is_refused(command: str):
+    message = complaint(f"name: digits\nrun: {command}\n")
+    assert message.startswith("job.yaml:2: run: ")
+    assert "must not be empty" in message or "half a character" in message
+
+
+@pytest.mark.parametrize("value", ["!!bool foo", "&x [*x]", "1" * 5000, "\x0c", "*x"])
+def test_an_override_that_is_no_yaml_is_the_text(value: str):
+    assert "priority: must be" in complaint(GOOD, f"priority={value}")
+
+
+def test_an_override_may_be_a_group():
+    assert parse(GOOD, "job.yaml", ["elastic=min: 2\nmax: 3"]).elastic.max == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "warned"),
+    [("x #y", True), ("x # of the file", False), ("'x' #y", False), ("x#y", False)],
+)
+def test_a_comment_that_cuts_a_variable_is_a_warning(tmp_path: Path, value: str, warned: bool):
+    file = tmp_path / "job.yaml"
+    file.write_text(f"{GOOD}env:\n  A: {value}\n", encoding="utf-8")
+    assert [("env.A ends before `#y`" in one) for one in read(file).warnings] == [True] * warned
+    assert read(file, ["env.A=x #y"]).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("python a.py \\\n  --lr 1", 2),
+        ("python a.py\n  --lr 1 \\\n  --b 2", 3),
+        (">\n  python a.py \\\n  --lr 1", 3),
+        ("|\n  python a.py \\\n  --lr 1", 0),
+        ('"python a.py \\\n  --lr 1"', 0),
+        ("python a.py \\", 0),
+    ],
+)
+def test_a_continued_command_that_yaml_joins_is_a_warning(tmp_path: Path, command: str, line: int):
+    file = tmp_path / "job.yaml"
+    file.write_text(f"name: digits\nrun: {command}\nenv: {{}}\n", encoding="utf-8")
+    found = read(file).warnings
+    assert [one.startswith(f"{file}:{line}: run") and "`run: |`" in one for one in found] == [True] * bool(
+        line
+    )
+    assert read(file, ["run=python u.py"]).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -259,3 +352,18 @@ _VALUES = st.recursive(
 def test_whatever_a_file_holds_the_error_is_one_for_people(value: object):
     with contextlib.suppress(JobFileError):
         parse(str(value), "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("a.b=1", "--set a.b=1: a: there is no such field"),
+        ("ELASTIC.MAX=3", "--set ELASTIC.MAX=3: ELASTIC: there is no such field; did you mean `elastic`?"),
+        ("elastic.sizes.0=1", "--set elastic.sizes.0=1: elastic.sizes: must be 'any' or 'pow2'"),
+        ("elastic..max=2", "--set elastic..max=2: not of the form key=value"),
+        (".max=2", "--set .max=2: not of the form key=value"),
+        ("env.A-B=1", "--set env.A-B=1: env.A-B: a variable's name has"),
+    ],
+)
+def test_an_override_of_no_field_is_named_as_it_was_given(override: str, message: str):
+    assert complaint(GOOD, override).startswith(message)

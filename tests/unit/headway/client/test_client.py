@@ -13,6 +13,7 @@ import pytest
 import headway
 from headway.client.client import Client
 from headway.contract.views.jobs import JobState, LogChunk
+from headway.errors import HeadwayError
 from headway.jobfile import JobFileError
 from tests.unit.headway.stub import NOW, StubService, event_view, job_view, ok, page, sse, stream
 
@@ -135,3 +136,14 @@ def test_every_name_of_the_package_is_there() -> None:
     assert all(getattr(headway, name) is not None for name in headway.__all__)
     with pytest.raises(AttributeError, match="nothing"):
         _ = headway.nothing
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "\udcff", "a\nb"])
+def test_a_name_that_cannot_be_one_is_refused_before_anything_is_sent(
+    service: StubService, client: Client, name: str
+) -> None:
+    with pytest.raises(HeadwayError, match="is no name and no id"):
+        client.job(name)
+    with pytest.raises(HeadwayError, match="is no name and no id"):
+        client.cancel(name)
+    assert service.requests == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -282,6 +283,40 @@ def test_pipes_and_names_that_are_no_text_are_left_out_and_named(a: Node) -> Non
         a.write("good")
         saved = a.save(1)
     assert (saved.files, len(saved.odd)) == (1, 3)
+
+
+@pytest.fixture
+def owned() -> Iterator[Path]:
+    """A folder of a user who is not root, as whom the test runs: modes forbid root nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        root = os.geteuid() == 0
+        if root:
+            os.chown(name, 65_534, -1)
+            os.seteuid(65_534)
+        try:
+            yield Path(name)
+        finally:
+            if root:
+                os.seteuid(0)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400], ids=["locked", "without-search"])
+def test_a_folder_that_may_not_be_read_keeps_its_version_before_and_costs_nothing_else(
+    owned: Path, mode: int
+) -> None:
+    node = Node("a", owned / "a", Folder(owned / "store"))
+    for path in ("locked/inner/kept.txt", "lockedtoo.txt", "gone.txt"):
+        node.write(path)
+    node.save(1)
+    (node.folder / "locked").chmod(mode)
+    (node.folder / "gone.txt").unlink()
+    node.write("new.txt")
+    saved = node.save(1)
+    (node.folder / "locked").chmod(0o700)
+    assert (saved.odd, saved.problem) == (["locked"], "")
+    assert node.index is not None
+    kept = ["locked", "locked/inner", "locked/inner/kept.txt", "lockedtoo.txt", "new.txt"]
+    assert sorted(node.index.entries) == kept
 
 
 def test_a_damaged_part_stops_the_start(a: Node, b: Node, store: Folder) -> None:

@@ -294,3 +294,41 @@ def test_an_end_without_exits_has_no_output_to_show() -> None:
         without_progress(done, [], JobProgress(), 1.0).message
         == "ended after 1 s without progress, without output"
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "hinted"),
+    [
+        (
+            {"exit_code": 2, "log_tail": ("python: can't open file '/j/train.py': [Errno 2] No such file",)},
+            True,
+        ),
+        ({"exit_code": 1, "log_tail": ("python: No module named pkg",)}, True),
+        ({"exit_code": 2, "log_tail": ("sh: 0: cannot open train.sh: No such file",)}, True),
+        ({"exit_code": 127, "log_tail": ("/bin/sh: 1: ./train.sh: not found",)}, True),
+        (
+            {
+                "exit_code": 1,
+                "log_tail": ("FileNotFoundError: [Errno 2] No such file or directory: 'a.csv'",),
+            },
+            True,
+        ),
+        (
+            {
+                "exit_code": 1,
+                "log_tail": ("FileNotFoundError: [Errno 2] No such file or directory: '/a.csv'",),
+            },
+            False,
+        ),
+        ({"exit_code": 78, "start_error": "train.sh is not in the working folder"}, True),
+        ({"exit_code": 1, "log_tail": ("ValueError: 3",)}, False),
+        ({"exit_code": 0}, False),
+    ],
+)
+def test_a_missing_script_of_a_job_without_a_folder_has_a_remedy(
+    fields: dict[str, Any], *, hinted: bool
+) -> None:
+    remedy = "no folder was uploaded with the job: name the folder of the script in `workdir`"
+    first = judge([exit_of(0, **fields)], uploaded=False).message.splitlines()[0]
+    assert (remedy in first) is hinted
+    assert remedy not in judge([exit_of(0, **fields)], uploaded=True).message
