@@ -34,8 +34,8 @@ class Behaviour:
     `branch`: layers that some steps, or some rows, do not use. `rate`: `own`, `numpy` and `kept` set it in the loop from the step
     or from a counter given to prepare(), `counter` from one that is not, and `metric` from the rank's own loss. `extra`: what
     else the script keeps. `setting`: `once` sets a number and a mode of the model in the step `setting_at` only, `extra` changes a
-    tensor that a module keeps beside its buffers, `replaced` gives the model another last layer after prepare(), and `device`
-    makes torch create tensors on a device without memory.
+    tensor that a module keeps beside its buffers, `replaced` gives the model another last layer after prepare(), `buffer`
+    gives it a buffer while it trains, and `device` makes torch create tensors on a device without memory.
     """
 
     optimizer: str = "sgd"
@@ -64,6 +64,8 @@ class Behaviour:
             found += ["use max_local_batch (batch.max_local) to accumulate"]
         if self.rate in {"metric", "counter"}:
             found += ["REPLICAS_DIFFER: learning rate 0.0 is "]
+        if self.setting == "buffer":
+            found += ["MEMBER_DIFFERS: this process differs from those that train: object 0, late_mask: "]
         if self.extra == "array":
             found += ["the state of Extra cannot be kept in a checkpoint"]
         return tuple(found)
@@ -192,6 +194,9 @@ class Script:
         if behaviour.setting == "once" and step == behaviour.setting_at:
             self.model.gate.number = 0.5
             self.model.gate.eval()
+
+        if behaviour.setting == "buffer" and step == behaviour.setting_at:
+            self.model.register_buffer("late_mask", torch.ones(3))
 
     def _set_rate(self, step: int) -> None:
         number = {"kept": self.extra.count, "counter": self.counter}.get(self.behaviour.rate, step)

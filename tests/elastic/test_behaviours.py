@@ -33,3 +33,10 @@ def test_settings_of_modules_are_those_of_the_ranks_that_train(job: Callable[...
     verdict = perform(play, job)
     assert verdict.is_right, verdict.detail
     assert not verdict.said
+
+
+def test_a_buffer_that_newcomers_lack_is_named(job: Callable[..., Job]) -> None:
+    events = (Event("change", (0,), 1),)
+    verdict = perform(Play(0, Behaviour(setting="buffer", setting_at=1), 1, events), job)
+    assert verdict.is_right, verdict.detail
+    assert "late_mask" in verdict.said
