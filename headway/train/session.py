@@ -21,7 +21,7 @@ from headway.train.collectives.registry import make_backend
 from headway.train.data.goal import TrainingGoal, Until, ends_by_progress
 from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.device import device_of
-from headway.train.gradients.stepping import step_once_per_batch
+from headway.train.gradients.stepping import name_unprepared, step_once_per_batch
 from headway.train.gradients.wrapping import once_per_batch
 from headway.train.host.environment import Environment
 from headway.train.membership.changes import Callback, Changes, Preemption
@@ -191,6 +191,7 @@ class Run(RunData):
         for one in (optimizer, *more):
             if isinstance(one, Optimizer):
                 step_once_per_batch(one, gradients)
+        name_unprepared(gradients, [one for one in (optimizer, *more) if isinstance(one, Optimizer)])
         return gradients.model, optimizer, *wrapped
 
     def pipeline(self, loss: LossFunction, *, micro_batches: int) -> Pipeline:

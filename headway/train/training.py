@@ -101,6 +101,7 @@ class Training:
             ValueError: the ranks have different data, or the checkpoint is from the middle of an epoch of other data.
         """
         self._reading, self.values.shared = reading, True
+        self.place = self._state_sync.load_into_replaced(self._team.peers, self.place)
         self._replica.settings.begin()
         self._state_sync.compare_data(self._team.peers, reading.counts, signature, seed, batching)
         self.place = reading.follow(self.place.with_data(signature, seed), self._team.names)

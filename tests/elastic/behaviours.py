@@ -7,6 +7,7 @@ samples. So a test compares each result with one that no code of Headway has tou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,8 @@ class Behaviour:
     `branch`: layers that some steps, or some rows, do not use. `rate`: `own`, `numpy` and `kept` set it in the loop from the step
     or from a counter given to prepare(), `counter` from one that is not, and `metric` from the rank's own loss. `extra`: what
     else the script keeps. `setting`: `once` sets a number and a mode of the model in the step `setting_at` only, `extra` changes a
-    tensor that a module keeps beside its buffers, and `replaced` gives the model another last layer after prepare().
+    tensor that a module keeps beside its buffers, `replaced` gives the model another last layer after prepare(), `buffer`
+    gives it a buffer while it trains, and `device` makes torch create tensors on a device without memory.
     """
 
     optimizer: str = "sgd"
@@ -62,6 +64,8 @@ class Behaviour:
             found += ["use max_local_batch (batch.max_local) to accumulate"]
         if self.rate in {"metric", "counter"}:
             found += ["REPLICAS_DIFFER: learning rate 0.0 is "]
+        if self.setting == "buffer":
+            found += ["MEMBER_DIFFERS: this process differs from those that train: object 0, late_mask: "]
         if self.extra == "array":
             found += ["the state of Extra cannot be kept in a checkpoint"]
         return tuple(found)
@@ -143,6 +147,12 @@ class Script:
         self.wrapped, self.optimizer, *given = run.prepare(self.model, self.optimizer, *more)
         self.schedule = given.pop(0) if behaviour.rate == "lambda" else None
         self.average = given.pop(0) if behaviour.extra == "ema" else None
+        if behaviour.setting == "replaced":
+            torch.manual_seed(5)
+            self.model.head = nn.Linear(WIDTH, 1).double()
+            self.optimizer.param_groups[0]["params"] = [
+                one for name, one in self.model.named_parameters() if not name.startswith("late.")
+            ]
         sizes = {"global_batch": BATCH, "max_local_batch": behaviour.max_local, "seed": SEED}
         if behaviour.data == "draws":
             self.data = run.indices(SAMPLES, **sizes)
@@ -184,8 +194,8 @@ class Script:
         if behaviour.setting == "once" and step == behaviour.setting_at:
             self.model.gate.number = 0.5
             self.model.gate.eval()
-        if behaviour.setting == "extra" and step == behaviour.setting_at:
-            self.model.gate.factor = self.model.gate.factor * 0.5
+        if behaviour.setting == "buffer" and step == behaviour.setting_at:
+            self.model.register_buffer("late_mask", torch.ones(3))
 
     def _set_rate(self, step: int) -> None:
         number = {"kept": self.extra.count, "counter": self.counter}.get(self.behaviour.rate, step)
@@ -220,6 +230,8 @@ class Script:
         if self.run.stepped:
             self.extra.count += 1
             self.counter += 1
+            if behaviour.setting == "extra":
+                self.model.gate.factor = self.model.gate.factor * 0.99
             if self.average is not None:
                 self.average.update_parameters(self.model)
 
@@ -235,12 +247,17 @@ def train(
     run: Any, behaviour: Behaviour, in_body: Callable[[], None] = lambda: None
 ) -> dict[str, torch.Tensor]:
     """Train to the end, and return the final weights. `in_body` is called at the beginning of each step."""
-    script = Script(run, behaviour)
-    for step in run.train_steps(STEPS):
-        in_body()
-        script.begin_step(step)
-        for indices in script.data:
-            script.in_batch(step, torch.as_tensor(indices))
+    elsewhere = behaviour.setting == "device"
+    with torch.device("meta") if elsewhere else nullcontext():
+        with torch.device("cpu"):
+            script = Script(run, behaviour)
+        for step in run.train_steps(STEPS):
+            in_body()
+            with torch.device("cpu"):
+                script.begin_step(step)
+            for indices in script.data:
+                with torch.device("cpu"):
+                    script.in_batch(step, torch.as_tensor(indices))
     return script.result()
 
 

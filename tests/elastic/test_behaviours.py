@@ -21,7 +21,7 @@ def test_random_script_ends_with_right_weights_or_names_the_cause(job: Callable[
     assert verdict.is_right, f"{play}\n{verdict.fault} {verdict.unreadable}\n{verdict.detail}"
 
 
-@pytest.mark.parametrize("setting", ["once", "extra"])
+@pytest.mark.parametrize("setting", ["once", "extra", "replaced", "device"])
 def test_settings_of_modules_are_those_of_the_ranks_that_train(job: Callable[..., Job], setting: str) -> None:
     events = (
         Event("change", (0,), 1),
@@ -29,7 +29,14 @@ def test_settings_of_modules_are_those_of_the_ranks_that_train(job: Callable[...
         Event("lose", (1,)),
         Event("crash", joining=1),
     )
-    play = Play(0, Behaviour(setting=setting, setting_at=1), 1, events)
+    play = Play(0, Behaviour(setting=setting, setting_at=1, max_local=5), 1, events)
     verdict = perform(play, job)
     assert verdict.is_right, verdict.detail
     assert not verdict.said
+
+
+def test_a_buffer_that_newcomers_lack_is_named(job: Callable[..., Job]) -> None:
+    events = (Event("change", (0,), 1),)
+    verdict = perform(Play(0, Behaviour(setting="buffer", setting_at=1), 1, events), job)
+    assert verdict.is_right, verdict.detail
+    assert "late_mask" in verdict.said

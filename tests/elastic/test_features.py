@@ -54,6 +54,7 @@ def featured(job: Callable[..., Job]) -> Callable[..., Job]:
         ("bf16", HALF),
         ("scaler", HALF),
         pytest.param("compile", EXACT, marks=pytest.mark.slow),  # compiles a graph in each process
+        pytest.param("compile_after", EXACT, marks=pytest.mark.slow),
         pytest.param("inductor", EXACT, marks=pytest.mark.slow),  # compiles for a minute
     ],
 )

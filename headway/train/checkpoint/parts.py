@@ -105,5 +105,5 @@ def lay_out(
 def tensor_of(view: memoryview, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
     """Return a tensor that shares these bytes."""
     if not view:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(view, dtype=dtype).reshape(shape)

@@ -39,6 +39,26 @@ def kind_of(one: Stateful) -> str:
     return str(getattr(one, "wrapped_kind", type(one).__qualname__))
 
 
+def state_of(one: Stateful) -> dict[str, Any]:
+    """Return the object's own state.
+
+    That of an optimizer is without parameters that the script has taken out of its groups: torch has no number for them.
+    """
+    if not isinstance(one, Optimizer):
+        return one.state_dict()
+    grouped = {id(its) for group in one.param_groups for its in group["params"]}
+    state: dict[Any, Any] = one.state  # some optimizers have keys that are no parameters
+    left = {
+        its: value for its, value in state.items() if isinstance(its, torch.Tensor) and id(its) not in grouped
+    }
+    for its in left:
+        del state[its]
+    try:
+        return one.state_dict()
+    finally:
+        state.update(left)
+
+
 _REVERT = "give it the same data and `headway resume` the job"
 _INSTEAD = "or submit another job: it starts anew, or with `headway submit FILE --from JOB@CHECKPOINT` from a checkpoint that fits"
 """Remedy for a checkpoint that does not fit the script."""
@@ -244,7 +264,7 @@ class Replica:
         """
         for one in self.objects:
             try:
-                join(*split(one.state_dict()))
+                join(*split(state_of(one)))
             except TypeError as error:
                 raise _unkept(one, str(error)) from error
 
@@ -315,7 +335,7 @@ class Replica:
 
             # Torch names the state by parameter, and creates it before the first step: loading needs the tensors.
             return get_optimizer_state_dict(self._models[0], one)
-        return one.state_dict()
+        return state_of(one)
 
     def _load_into(self, one: Stateful, state: dict[str, Any]) -> None:
         if isinstance(one, Optimizer) and self.is_sharded:
@@ -370,7 +390,7 @@ def random_state() -> dict[str, Any]:
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
-        "python": (version, torch.tensor(words, dtype=torch.int64), gauss),
+        "python": (version, torch.tensor(words, dtype=torch.int64, device="cpu"), gauss),
         "numpy": (kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,

@@ -127,7 +127,7 @@ def read(
     trees = sorted((name for name in saved if name.startswith(TREE)), key=lambda name: (len(name), name))
     if into is None:
         tensors = {
-            name: torch.empty(kept.size, dtype=kept.properties.dtype)
+            name: torch.empty(kept.size, dtype=kept.properties.dtype, device="cpu")
             for name, kept in saved.items()
             if isinstance(kept, TensorStorageMetadata)
         }

@@ -51,6 +51,8 @@ class Gradients:
         """True if the global batch continues after this micro-batch, so that no optimizer step is due."""
         self.stepped = False
         """True if an optimizer step was taken for the current global batch."""
+        self.steps_now = False
+        """True within the step of an optimizer."""
         self.broken = False
         """True if a peer was lost before the gradient of the current global batch was complete."""
         self.without_results = False
@@ -77,8 +79,7 @@ class Gradients:
         self._device = device
         self.trainable = TrainableSet(model)
         """Parameters of the model that train."""
-        self._untold = False
-        self._buffers: list[torch.Tensor] = []
+        self._untold = self._told_of_hook = False
         self._shards = False
         self._samples = self._done = 0
         self._alone = False
@@ -100,7 +101,6 @@ class Gradients:
         self.detach()
         self.model.module = model
         self.trainable = TrainableSet(model)
-        self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
         sharded_before, self._shards = self._shards, is_sharded(dict(model.named_parameters()))
         if self._min_depth is not None and self._shards and not sharded_before:
             warn(
@@ -173,6 +173,8 @@ class Gradients:
 
         `partial` has the levels of the step's ranks; None: each goes through the whole model.
         """
+        if not self._shards:
+            self.trainable.list_again()
         if first:
             self.stepped = self.broken = self.without_results = False
             self.batch_number += 1
@@ -192,10 +194,26 @@ class Gradients:
         self.accumulating, self._untold = not last, last
         if self._alone:
             self._follow_alone()
+        if first and not self._shards:
+            self._tell_of_hook()
         if self._partial is not None:
             self._partial.begin(partial)
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = last
+
+    def _tell_of_hook(self) -> None:
+        """Warn once, on rank 0, of a hook of the script, which sees the gradient before it is whole."""
+        if (
+            self._told_of_hook
+            or (self._peers is not None and self._peers.rank)
+            or not (name := self.trainable.hooked())
+        ):
+            return
+        self._told_of_hook = True
+        warn(
+            f"a hook on {name} sees a part of the gradient, that of one rank and micro-batch: one that is not linear, such as a "
+            "clamp, gives another result at another size; change gradients after backward() instead, if not run.accumulating"
+        )
 
     def abandon(self) -> None:
         """Discard the gradients of an incomplete batch, because the script left its loop."""
@@ -311,8 +329,8 @@ class Gradients:
             return self.model.module(*args, **kwargs)
         if torch.is_grad_enabled() and not self.broken:
             try:
-                if self._fresh and self._buffers:
-                    send_buffers(self._buffers)
+                if self._fresh:
+                    send_buffers([one for one in self.model.module.buffers() if one.numel()])
                 self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
             except GROUP_ERRORS as error:
                 refuse_misuse(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -32,8 +33,18 @@ class ElasticModule(nn.Module):
         ] = []  # in a list, because a module as an attribute would become a submodule
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's forward pass."""
+        """Run the model's forward pass.
+
+        Raises:
+            RuntimeError: torch.compile has compiled this wrapper, whose collectives it cannot trace.
+        """
+        if self._forwards and torch.compiler.is_compiling():
+            _refuse_compiled()
         return self._forwards[0](*args, **kwargs) if self._forwards else self.module(*args, **kwargs)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the model itself, as `nn.Module.compile` does."""
+        self.module.compile(*args, **kwargs)
 
     def set_forward(self, forward: Callable[..., Any] | None) -> None:
         """Send forward passes through `forward`; None: directly to the model."""
@@ -60,6 +71,14 @@ class ElasticModule(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _refuse_compiled() -> None:
+    raise RuntimeError(
+        "torch.compile was called with the model that prepare() returned, which exchanges gradients with other ranks; "
+        "compile the model before prepare(), or call its compile() method"
+    )
 
 
 def _restored(state: dict[str, Any]) -> ElasticModule:

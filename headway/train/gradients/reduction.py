@@ -37,7 +37,8 @@ def data_parallel(
 
 def send_buffers(buffers: Sequence[torch.Tensor]) -> None:
     """Fill the buffers with those of rank 0, as DDP does."""
-    dist._broadcast_coalesced(dist.group.WORLD, buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001
+    if buffers:
+        dist._broadcast_coalesced(dist.group.WORLD, buffers, 1 << 28, 0)  # type: ignore[arg-type,attr-defined]  # noqa: SLF001
 
 
 def after_backward(act: Callable[[], None]) -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.learning_rate import scaled
+from headway.train.host.output import warn
 
 
 def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
     """Make `optimizer` skip `step` and `zero_grad` while a global batch is incomplete.
 
     The script calls both for every micro-batch, `zero_grad` before the backward pass or after the step.
-    Therefore gradients are kept from a skipped step until the next step. Groups may bring parameters that the model has got
-    since.
+    Therefore gradients are kept from a skipped step until the next step.
     """
-    step, zero_grad, add_param_group = optimizer.step, optimizer.zero_grad, optimizer.add_param_group
+    step, zero_grad = optimizer.step, optimizer.zero_grad
     skipped_in = 0  # number of the global batch in which a step was skipped, with no step since
 
     @functools.wraps(step)
@@ -36,10 +38,14 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
         # If another optimizer has stepped with the gradient, this one must, too.
         if not gradients.stepped and not gradients.is_complete():
             return None  # the batch will be repeated with the remaining peers
-        with scaled(optimizer, gradients.lr_factor):
-            result = step(closure)
-            if gradients.commit is not None:
-                gradients.commit.follow()
+        gradients.steps_now = True
+        try:
+            with scaled(optimizer, gradients.lr_factor):
+                result = step(closure)
+                if gradients.commit is not None:
+                    gradients.commit.follow()
+        finally:
+            gradients.steps_now = False
         gradients.stepped_incomplete = gradients.stepped_incomplete or gradients.broken
         skipped_in = 0
         gradients.stepped = True
@@ -50,12 +56,30 @@ def step_once_per_batch(optimizer: Optimizer, gradients: Gradients) -> None:
         if skipped_in != gradients.batch_number:
             zero_grad(set_to_none)
 
-    @functools.wraps(add_param_group)
-    def add_and_list(_self: Optimizer, param_group: dict[str, Any]) -> None:
-        add_param_group(param_group)
-        gradients.trainable.list_again()
-
     # Methods of this object, as in torch's schedulers, because other objects already refer to it.
     optimizer.step = types.MethodType(step_or_skip, optimizer)  # type: ignore[method-assign]
     optimizer.zero_grad = types.MethodType(zero_grad_or_skip, optimizer)  # type: ignore[method-assign]
-    optimizer.add_param_group = types.MethodType(add_and_list, optimizer)  # type: ignore[method-assign]
+
+
+def name_unprepared(gradients: Gradients, prepared: Iterable[Optimizer]) -> None:
+    """Warn once of an optimizer that steps parameters of the model, and was not given to `prepare`, when it first steps.
+
+    One that steps within a step of a prepared optimizer belongs to it.
+    """
+    of, known = weakref.ref(gradients), weakref.WeakSet(prepared)
+
+    def look(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        present = of()
+        if present is None:
+            handle.remove()
+        elif not present.steps_now and optimizer not in known:
+            its = {id(one) for group in optimizer.param_groups for one in group["params"]}
+            names = (name for name, one in present.model.module.named_parameters() if id(one) in its)
+            if name := next(names, ""):
+                handle.remove()
+                warn(
+                    f"{type(optimizer).__qualname__} steps {name}, but was not given to prepare(): its state reaches neither "
+                    "checkpoints nor new ranks, and it may step before the gradient is complete; give prepare() every optimizer"
+                )
+
+    handle = register_optimizer_step_pre_hook(look)

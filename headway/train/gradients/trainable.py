@@ -1,10 +1,9 @@
-"""The parameters of a model that train, which a script may change at any time by `requires_grad`."""
+"""The parameters of a model that train, which a script may change at any time by `requires_grad`, or by a layer that it adds or replaces."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Protocol
 
 from torch import nn
@@ -37,24 +36,35 @@ class TrainableSet:
         """Parameters that train."""
         self.digest = 0
         """Number that is equal on ranks where the same parameters train; never 0."""
+        self.changed: list[str] = []
+        """Names of the parameters that the last change froze, unfroze, added or replaced."""
         self._model = model
-        self._flags: list[bool] = []
-        self._before: list[bool] = []
-        self.list_again()
+        self._known: list[tuple[nn.Parameter, bool]] = []
         self.follow()
 
     def list_again(self) -> None:
-        """List the parameters of the model again, to which the script may have added some."""
+        """List the parameters of the model again, of which the script may have added or replaced some."""
         self.all = list(self._model.parameters())
 
     def follow(self) -> bool:
         """Look at the parameters again, and return True if others train than before."""
-        flags = [one.requires_grad for one in self.all]
-        if flags == self._flags:
+        self.list_again()
+        found = [(one, one.requires_grad) for one in self.all]
+        if len(found) == len(self._known) and all(
+            now[0] is before[0] and now[1] is before[1]
+            for now, before in zip(found, self._known, strict=True)
+        ):
             return False
-        self._before, self._flags = self._flags, flags
-        self.parameters = [one for one in self.all if one.requires_grad]
-        self.digest = _IS_SET | zlib.crc32(bytes(flags))
+        before = {id(one): trains for one, trains in self._known}
+        self.changed = [
+            name
+            for name, one in self._model.named_parameters()
+            if before.get(id(one)) is not one.requires_grad
+        ]
+        self._known = found
+        self.parameters = [one for one, trains in found if trains]
+        shapes = [(tuple(one.shape), trains) for one, trains in found]
+        self.digest = _IS_SET | zlib.crc32(repr(shapes).encode())
         return True
 
     def follow_with_peers(self, exchange: TrainableExchange | None) -> bool:
@@ -68,15 +78,25 @@ class TrainableSet:
         if exchange is not None:
             exchange.tell(self.digest)
             if changed:
-                refuse_unequal_sets(exchange.told(), self._changed)
+                refuse_unequal_sets(exchange.told(), self.changed)
         return changed
 
-    @property
-    def _changed(self) -> list[str]:
-        """Names of the parameters that the last change froze, unfroze or added."""
-        names = [name for name, _ in self._model.named_parameters()]
-        pairs = zip_longest(names, self._before, self._flags)
-        return [name for name, before, now in pairs if before is not now]
+    def hooked(self) -> str:
+        """Return the name of the first parameter with a hook of the script on its gradient; empty if there is none."""
+        if not any(_has_hook(one) for one in self.parameters):
+            return ""
+        return next(name for name, one in self._model.named_parameters() if _has_hook(one))
+
+
+def _has_hook(parameter: nn.Parameter) -> bool:
+    if parameter._backward_hooks:  # noqa: SLF001  # torch has no other way to see them
+        return True
+    added = getattr(parameter, "_post_accumulate_grad_hooks", None)
+    # Those of the library are its own functions, or methods of Python's types, which have no module.
+    return any(
+        (where := getattr(one, "__module__", None)) is not None and not where.startswith("headway.")
+        for one in (added or {}).values()
+    )
 
 
 def refuse_unequal_sets(digests: Sequence[int], changed: Sequence[str] = ()) -> None:

@@ -215,7 +215,7 @@ def _share(one: MovedTensor, rank: int, layout: Sequence[Box | None]) -> int:
 def _compare(tensors: Sequence[MovedTensor], before: Sequence[int], peers: Peers) -> None:
     """Compare the sums of all ranks' checksums before and after the move."""
     after = [_share(one, peers.rank, one.new) for one in tensors]
-    everyone = torch.tensor(peers.gather(*before, *after), dtype=torch.int64).sum(dim=0)
+    everyone = torch.tensor(peers.gather(*before, *after), dtype=torch.int64, device="cpu").sum(dim=0)
     wrong = (everyone[: len(tensors)] != everyone[len(tensors) :]).nonzero().flatten().tolist()
     if wrong:
         raise ShardMismatch(

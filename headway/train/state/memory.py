@@ -39,7 +39,7 @@ def touch(nbytes: int) -> None:
     Call it after `keep_freed_memory` and in the main thread, because other threads have their own heaps.
     """
     count = min(nbytes, int(_free_bytes() * _MOST_SHARE))
-    torch.empty(count, dtype=torch.uint8)[::_PAGE_BYTES].fill_(0)
+    torch.empty(count, dtype=torch.uint8, device="cpu")[::_PAGE_BYTES].fill_(0)
 
 
 def _free_bytes() -> int:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from torch import nn
+
 from headway.contract.orders import Order
 from headway.contract.runtime import EXIT_RETRY, Restored, Switched
 from headway.train.checkpoint.replica import Place, Replica
@@ -107,8 +109,9 @@ class StateSync:
         self._team = team
         self._saver = saver
         self._mailbox = mailbox
-        self._description = describe_objects(replica.objects)
-        self._signature = signature(replica.objects)
+        self._described_plain = describe_objects(replica.objects)
+        self._plain_signature = signature(replica.objects)
+        self._restored_into: list[nn.Parameter] | None = None
         self._counts = USUAL_COUNTS
 
     def start(self, peers: Peers) -> Place:
@@ -130,6 +133,30 @@ class StateSync:
         self._protect(peers)
         self.has_state = True
         return place
+
+    def load_into_replaced(self, peers: Peers | None, place: Place) -> Place:
+        """Load the checkpoint of `start` again if the script has since replaced parameters, on any rank, into which it went.
+
+        Ends the process with a request for a restart if a peer is lost.
+        """
+        before = self._restored_into
+        if peers is None or before is None or self._replica.is_sharded:
+            return place
+        now = self._parameters
+        replaced = len(now) != len(before) or any(
+            one is not its for one, its in zip(now, before, strict=True)
+        )
+        try:
+            if not any(its for (its,) in peers.gather(replaced)):
+                return place
+            return self._load(peers, place, again=True)
+        except PeersLost as loss:
+            leave_for_retry(f"a peer was lost before the first step: {loss}")
+
+    @property
+    def _parameters(self) -> list[nn.Parameter]:
+        models = (one for one in self._replica.objects if isinstance(one, nn.Module))
+        return [one for model in models for one in model.parameters()]
 
     def compare_data(
         self, peers: Peers | None, counts: str, signature: int, seed: int, batching: Batching
@@ -252,12 +279,15 @@ class StateSync:
     def _describe(self, place: Place, batching: Batching) -> dict[str, str]:
         """Return what new members must have in common with those that train."""
         data = _describe_data(self._counts, place.dataset_samples, place.seed, batching)
-        return {**self._description, **self._groups, **data}
+        # A script may add or replace layers at any time, but only before the library shards them.
+        model = self._described_plain if self._replica.is_sharded else describe_objects(self._replica.objects)
+        return {**model, **self._groups, **data}
 
     def _signature_with(self, place: Place, batching: Batching) -> int:
         """Return a digest of the model, the optimizers' groups, the data and the script's global batch, equal on matching ranks."""
         data = _describe_data(self._counts, place.dataset_samples, place.seed, batching)
-        return digest_of({"model": str(self._signature), **self._groups, **data})
+        model = self._plain_signature if self._replica.is_sharded else signature(self._replica.objects)
+        return digest_of({"model": str(model), **self._groups, **data})
 
     @property
     def _groups(self) -> dict[str, str]:
@@ -348,8 +378,8 @@ class StateSync:
         if self._replica.is_sharded:
             self._saver.group = peers.another_group()
 
-    def _load(self, peers: Peers, place: Place) -> Place:
-        """Load rank 0's newest checkpoint, if any, and send the state to all ranks."""
+    def _load(self, peers: Peers, place: Place, *, again: bool = False) -> Place:
+        """Load rank 0's newest checkpoint, if any, and send the state to all ranks. `again`: it was reported before."""
         failed, from_generation = False, _NO_CHECKPOINT
         together = self._saver.group is not None
         if peers.is_main or together:
@@ -366,7 +396,9 @@ class StateSync:
         self.sync_bytes = 0
         if peers.world_size > 1 and not together:
             place = self._replace(peers, 0, range(1, peers.world_size), place)
-        if from_generation != _NO_CHECKPOINT and peers.is_main:
+        if outcomes[0][1] != _NO_CHECKPOINT:
+            self._restored_into = self._parameters
+        if from_generation != _NO_CHECKPOINT and peers.is_main and not again:
             self._mailbox.send(
                 Restored,
                 samples=place.samples,

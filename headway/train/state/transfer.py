@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.train.checkpoint.replica import Stateful, kind_of
+from headway.train.checkpoint.replica import Stateful, kind_of, state_of
 from headway.train.checkpoint.ties import memory_of
 from headway.train.membership.peers import Peers
 
@@ -69,7 +69,7 @@ def transfer_state(
     head = peers.bytes_from(source, head, group)
     if peers.rank != source:
         contents, shapes, firsts = pickle.loads(head)  # noqa: S301  # from a peer with the same job and the same code
-        device = device or next(iter(fixed), torch.empty(0)).device
+        device = device or next(iter(fixed), torch.empty(0, device="cpu")).device
         tensors = [
             torch.empty(shape, dtype=dtype, device="cpu" if kind == "cpu" else device)
             for shape, dtype, kind in shapes
@@ -128,7 +128,7 @@ def _trainable(objects: Iterable[Stateful]) -> list[bool]:
 
 def _loose_state(objects: Iterable[Stateful]) -> list[Any]:
     """Return the remaining state: that of other objects, and what models save beside parameters and buffers."""
-    return [loose_of(one) if isinstance(one, nn.Module) else one.state_dict() for one in objects]
+    return [loose_of(one) if isinstance(one, nn.Module) else state_of(one) for one in objects]
 
 
 def loose_of(model: nn.Module) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _move(
     elsewhere = [one for one in tensors if peers.device.holds(one)]
     large = [one for one in on_host if one.nbytes >= _SMALL_BYTES and one.is_contiguous()]
     small = [one for one in on_host if one.nbytes < _SMALL_BYTES or not one.is_contiguous()]
-    together = torch.empty(sum(one.nbytes for one in small), dtype=torch.uint8)
+    together = torch.empty(sum(one.nbytes for one in small), dtype=torch.uint8, device="cpu")
     if peers.rank == source:
         _copy(small, together, out=True)
     peers.tensors_from(source, [*large, together] if small else large, group)

@@ -53,8 +53,8 @@ torch.manual_seed(1)
 inputs = torch.randn(SAMPLES, 4, dtype=torch.float32 if low else torch.float64)
 targets = inputs @ torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=inputs.dtype)
 model = Net() if low else Net().double()
-backend = {"compile": "aot_eager", "inductor": "inductor"}.get(feature)
-trained = torch.compile(model, backend=backend) if backend else model
+backend = {"compile": "aot_eager", "compile_after": "aot_eager", "inductor": "inductor"}.get(feature)
+trained = torch.compile(model, backend=backend) if backend and feature != "compile_after" else model
 parts = [list(model.parameters())]
 if feature == "optimizers":
     parts = [list(model.first.parameters()), list(model.last.parameters())]
@@ -69,6 +69,8 @@ if feature == "scaler":
     # The first scale overflows, and good steps double it soon: both happen in this training.
     more = [torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=5)]
 trained, *objects = run.prepare(trained, *optimizers, *more)
+if feature == "compile_after":
+    trained.compile(backend=backend)
 optimizers, more = objects[: len(parts)], objects[len(parts) :]
 data = run.indices(
     SAMPLES,

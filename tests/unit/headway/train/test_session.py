@@ -277,3 +277,36 @@ def test_until_chooses_the_end(tmp_path: Path) -> None:
     last = messages(tmp_path, "progress")[-1]
     assert (last["samples"], last["progress"], last["total_progress"]) == (64, 16.0, None)
     assert run.progress == 0.5
+
+
+class Wrapping(torch.optim.Optimizer):
+    """An optimizer that has another do its work."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+@pytest.mark.parametrize("kind", ["unprepared", "of another model", "within a prepared one"])
+def test_an_optimizer_that_was_not_prepared_is_named_once(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, model = make_run(), nn.Linear(1, 1)
+    other = torch.optim.Adam((nn.Linear(1, 1) if kind == "of another model" else model).parameters())
+    given: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if kind == "within a prepared one":
+        given = Wrapping(other)
+    wrapped, optimizer = run.prepare(model, given)
+    loader = run.loader(numbers(12), global_batch=4)
+    for _ in run.epochs(1):
+        for (batch,) in loader:
+            optimizer.zero_grad()
+            wrapped(batch).mean().backward()
+            optimizer.step()
+            if kind != "within a prepared one":
+                other.step()
+    named = capsys.readouterr().err.count("Adam steps weight, but was not given to prepare()")
+    assert named == (kind == "unprepared")

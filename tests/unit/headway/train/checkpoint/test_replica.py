@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ast
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import headway.train
 from headway.train.checkpoint.replica import Place, Replica, random_state, set_random_state
 from headway.train.checkpoint.staging import UnreadableValue, join, split
 from headway.train.data.ledger import Ledger
@@ -200,3 +203,40 @@ def test_data_that_changed_between_epochs_are_named(
     assert place.with_data(samples, 4).dataset_samples == samples
     stderr = capsys.readouterr().err
     assert (said in stderr) if said else not stderr
+
+
+def test_the_generators_are_read_on_the_host_whatever_device_torch_creates_on() -> None:
+    with torch.device("meta"):
+        state = random_state()
+        set_random_state(state)
+        assert state["python"][1].device.type == "cpu"
+
+
+def test_an_optimizer_is_saved_without_parameters_that_the_script_has_taken_out() -> None:
+    model, optimizer, _ = saved = objects()
+    kept_state, out = optimizer.state[model.weight], optimizer.param_groups[0]["params"].pop()
+    taken = objects()
+    taken[1].param_groups[0]["params"].pop()
+    Replica(taken).take_over(kept(Replica(saved)))
+    torch.testing.assert_close(dict(taken[1].state[taken[0].weight]), dict(kept_state))
+    assert out in optimizer.state, "the script may give it back"
+
+
+_FACTORIES = {"tensor", "as_tensor", "empty", "zeros", "ones", "full", "arange", "rand", "randn", "randperm"}
+
+
+def test_every_tensor_of_the_library_names_its_device() -> None:
+    """Otherwise it follows `torch.set_default_device` of the script."""
+    package = Path(headway.train.__file__).parent
+    nameless = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in sorted(package.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _FACTORIES
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "torch"
+        and "device" not in {one.arg for one in node.keywords}
+    ]
+    assert nameless == []

@@ -129,7 +129,12 @@ def add_a_group(model: Grown, optimizer: torch.optim.Optimizer) -> None:
     optimizer.add_param_group({"params": list(model.adapter.parameters())})
 
 
-@pytest.mark.parametrize("change", [unfreeze, add_a_group])
+def replace_a_layer(model: Grown, optimizer: torch.optim.Optimizer) -> None:
+    model.body = nn.Linear(4, 1).double()
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+
+
+@pytest.mark.parametrize("change", [unfreeze, add_a_group, replace_a_layer])
 @pytest.mark.parametrize("submodules", [False, True])
 def test_parameters_that_train_later_have_the_gradient_of_the_whole_batch(
     change: Callable[[Grown, torch.optim.Optimizer], None], submodules: bool
@@ -344,3 +349,65 @@ def test_wrapped_model_is_an_instance_of_its_own_class_and_of_the_wrapper() -> N
     assert isinstance(wrapped, ElasticModule)
     assert not isinstance(wrapped, nn.Linear)
     assert wrapped.__class__.__name__ == "Named"
+
+
+def compiled(model: nn.Module) -> Callable[..., torch.Tensor]:
+    return torch.compile(model, backend="eager")
+
+
+def in_a_compiled_function(model: nn.Module) -> Callable[..., torch.Tensor]:
+    return torch.compile(lambda rows: model(rows) * 2, backend="eager")
+
+
+@pytest.mark.parametrize("wrap", [compiled, in_a_compiled_function])
+def test_the_wrapper_is_not_compiled_and_says_what_to_do(
+    wrap: Callable[[nn.Module], Callable[..., torch.Tensor]],
+) -> None:
+    gradients = Gradients(nn.Linear(1, 1), device=CPU)
+    gradients.begin(1, global_batch=1, first=True, last=True)
+    with pytest.raises(RuntimeError, match=r"compile the model before prepare\(\)"):
+        wrap(gradients.model)(torch.ones(1, 1))
+
+
+def test_the_model_compiles_in_place_after_prepare() -> None:
+    model, x, graphs = Grown(), torch.randn(2, 4).double(), []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    gradients = Gradients(model, device=CPU)
+    gradients.model.compile(backend=backend)
+    for last in (False, True):
+        gradients.begin(1, global_batch=2, first=not last, last=last)
+        gradients.model(x[int(last)]).mean().backward()
+    assert graphs
+    torch.testing.assert_close(model.body.weight.grad, x.mean(0, keepdim=True))
+
+
+def add_a_hook(parameter: nn.Parameter) -> None:
+    parameter.register_hook(lambda gradient: gradient.clamp(-1, 1))  # type: ignore[no-untyped-call]
+
+
+def add_a_hook_after_accumulation(parameter: nn.Parameter) -> None:
+    def clamp(one: torch.Tensor) -> None:
+        assert one.grad is not None
+        one.grad.clamp_(-1, 1)
+
+    parameter.register_post_accumulate_grad_hook(clamp)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("add", [add_a_hook, add_a_hook_after_accumulation, None])
+def test_a_hook_of_the_script_is_named_once(
+    add: Callable[[nn.Parameter], None] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    gradients = Gradients(model, device=CPU)
+    for step in range(4):
+        if add is not None and step == 2:
+            add(model[1].weight)
+        gradients.begin(1, global_batch=1, first=True, last=True)
+        gradients.model(torch.ones(1, 1)).mean().backward()
+    assert capsys.readouterr().err.count("a hook on 1.weight sees a part of the gradient") == (
+        add is not None
+    )
