@@ -217,17 +217,25 @@ class EventView(BaseModel):
 
 
 class LogChunk(BaseModel):
-    """A piece of one rank's output.
+    """A piece of the output of one process.
 
-    `offset` is its byte offset in that rank's stream of the generation. Pass `cursor` as `after` to read on.
+    `generation` and `rank` are those of the start of the process, and join its pieces. `present_rank` is the rank
+    that it had when it wrote this piece, after changes of members; None from an older service. `offset` is the byte
+    offset in the output of the process. Pass `cursor` as `after` to read on.
     """
 
     cursor: str
     at: datetime
     generation: int
     rank: int
+    present_rank: int | None = None
     offset: int
     text: str
+
+    @property
+    def shown_rank(self) -> int:
+        """Rank to show with the text."""
+        return self.rank if self.present_rank is None else self.present_rank
 
 
 class MetricPoint(BaseModel):
