@@ -170,7 +170,7 @@ def test_ps_of_nothing_says_so(service: StubService):
 
 
 def test_ps_shows_the_jobs_of_an_owner(service: StubService):
-    service.on("GET /api/v1/jobs", page(job_view(owner="ada")))
+    service.on("GET /api/v1/jobs", page(job_view(owner="robot ci")), page(job_view(owner="ada")))
     service.on(
         "GET /api/v1/whoami", ok(WhoAmI(name="ada", user_id="u1", token_id="t1", roles={}, expires_at=None))
     )
@@ -181,6 +181,14 @@ def test_ps_shows_the_jobs_of_an_owner(service: StubService):
     service.on("GET /api/v1/jobs", page())
     assert "No active jobs of ada." in run(service, "ps", "--mine").stdout
     assert run(service, "ps", "--mine", "--owner", "ada").exit_code == 2
+
+
+@pytest.mark.parametrize("owner", [None, "bob"])
+def test_ps_refuses_a_service_that_does_not_know_owners(service: StubService, owner: str | None):
+    service.on("GET /api/v1/jobs", page(job_view(owner=owner)))
+    result = run(service, "ps", "--owner", "ada")
+    assert result.exit_code == 1
+    assert "This service is too old to list the jobs of one owner." in result.stderr
 
 
 def test_watching_ends_with_an_interrupt(service: StubService):
