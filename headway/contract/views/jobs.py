@@ -198,6 +198,8 @@ class JobView(BaseModel):
     """Cost from the ledger; None before the first charge."""
     owner: str | None = None
     """Name of the user or robot that submitted the job; None for jobs of older versions."""
+    starts_at: datetime | None = None
+    """Expected start of a job that waits, rounded; None if it is not known, or for other jobs."""
     present: str
     """Explanation of the present state; `message` belongs to the last event. Empty in the answer to a submit."""
 
@@ -309,6 +311,7 @@ class ExplainView(BaseModel):
     """Slots that the job holds now, which the decision may have changed; None from a service of an older version."""
     progress_unit: str = "samples"
     """Unit of the goodput, per second."""
+    starts_at: datetime | None = None  # as in `JobView`
 
 
 class ResizeRequest(BaseModel):
