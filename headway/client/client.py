@@ -194,10 +194,20 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         project: str | None = None,
         owner: str | None = None,
     ) -> Iterator[JobView]:
-        """Yield jobs, newest first, fetching pages on demand. `live` leaves out ended jobs."""
+        """Yield jobs, newest first, fetching pages on demand. `live` leaves out ended jobs.
+
+        Raises:
+            HeadwayError: `owner` is given, and the service is too old to know it.
+        """
         live_ = "true" if live else None
         params = {"state": state, "live": live_, "name": name, "project": project, "owner": owner}
-        return self._pages(api_path("jobs"), Page[JobView], params)
+        for job in self._pages(api_path("jobs"), Page[JobView], params):
+            if owner is not None and job.owner != owner:  # an older service ignores the parameter
+                raise HeadwayError(
+                    "This service is too old to list the jobs of one owner.",
+                    "Upgrade it, or list all jobs with `headway ps`.",
+                )
+            yield job
 
     def job(self, job: str | JobView) -> JobView:
         """Return a job by its id, or the newest job of a name."""

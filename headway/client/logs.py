@@ -13,7 +13,8 @@ from headway.redrawn import last_state
 class LogOptions(TypedDict, total=False):
     """Filters for the output of a job.
 
-    `rank`, `generation` and `attempt` select ranks; an attempt is one start of the job, with all of its
+    `rank` selects what was written under this rank, also by a process that has another rank now. `generation` and
+    `attempt` select by the start of the process; an attempt is one start of the job, with all of its
     generations. `since` is a start time, relative (`10m`) or absolute (`2026-03-10T12:00:00Z`). `tail` is a
     number of last lines. `after` is the cursor of the last chunk that was read.
     """
@@ -61,15 +62,18 @@ class LogCalls(Calls):
 
 
 def lines(chunks: Iterable[LogChunk], *, prefixed: bool, redraws: bool = True) -> Iterator[str]:
-    """Yield whole lines from chunks of the output of several ranks. Each starts with its rank if `prefixed`.
+    """Yield whole lines from chunks of the output of several ranks. Each starts with its rank if `prefixed`:
+    the rank that its process had when the line ended.
 
     A chunk may end in the middle of a line. Incomplete lines come last. A line of more than `LONGEST_LINE`
     characters is yielded in parts. Without `redraws`, a line that was redrawn, such as a progress bar, is its
     last state.
     """
     rest: dict[tuple[int, int], str] = {}
+    ranks: dict[tuple[int, int], int] = {}
     for chunk in chunks:
         key = (chunk.generation, chunk.rank)
+        ranks[key] = chunk.shown_rank
         text = rest.get(key, "") + chunk.text
         *whole, rest[key] = text.split("\n")
         if not redraws:
@@ -78,8 +82,8 @@ def lines(chunks: Iterable[LogChunk], *, prefixed: bool, redraws: bool = True) -
         if len(rest[key]) > LONGEST_LINE:
             whole.append(rest.pop(key))
         for line in whole:
-            yield f"[{chunk.rank}] {line}" if prefixed else line
-    for (_, rank), left in sorted(rest.items()):
+            yield f"[{ranks[key]}] {line}" if prefixed else line
+    for key, left in sorted(rest.items()):
         line = left if redraws else last_state(left)
         if line:
-            yield f"[{rank}] {line}" if prefixed else line
+            yield f"[{ranks[key]}] {line}" if prefixed else line

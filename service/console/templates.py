@@ -14,6 +14,7 @@ from markupsafe import Markup
 from service.console.html.fragments import Fragment, PageVersion
 from service.console.html.palette import mark_of
 from service.console.html.questions import question
+from service.console.html.text import NONE
 
 HERE = Path(__file__).parent
 
@@ -31,6 +32,7 @@ def environment() -> Environment:
     made.filters["data"] = as_data
     made.filters["mark"] = mark_of
     made.globals["question"] = question
+    made.globals["none"] = NONE
     return made
 
 

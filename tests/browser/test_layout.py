@@ -130,3 +130,25 @@ def test_confirmation_of_a_cancel_is_red_and_of_a_pause_is_not(job_id: str, visi
         assert ("danger" in classes.split()) is danger
         page.get_by_role("button", name="No, go back").click()
     assert visitor.complaints == []
+
+
+TIMES_TOLD = """
+async () => {
+  const script = document.querySelector("script[type=module]").src;
+  const { relative } = await import(new URL("times.js", script));
+  const told = document.createElement("p");
+  for (const seconds of [-330, -2, 2, 330]) {
+    const time = document.createElement("time");
+    time.dateTime = new Date(Date.now() - 1000 * seconds).toISOString();
+    told.append(time);
+  }
+  relative(told);
+  return [...told.children].map(time => time.textContent);
+}
+"""
+
+
+def test_times_to_come_are_told_apart_from_past_ones(visit: Visit) -> None:
+    visitor = visit()
+    visitor.goto("/jobs")
+    assert visitor.page.evaluate(TIMES_TOLD) == ["in 5 min", "soon", "just now", "5 min ago"]

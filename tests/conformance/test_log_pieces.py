@@ -153,3 +153,25 @@ async def test_what_is_deleted_while_it_is_read_is_told(lines: int | None) -> No
     else:
         chunks, _ = await last_logs(objects, "j1", ALL, lines=lines, began=NOW, now=NOW)
     assert text(chunks) == "[headway] 5 bytes are not kept any more.\nhere\n"
+
+
+async def test_a_piece_keeps_the_rank_that_its_process_had_then(storage: ObjectStorage) -> None:
+    for number, present in enumerate((None, 2, 1)):
+        at, data = NOW + timedelta(seconds=number), b"%d\n" % number
+        await append_log(
+            storage, "j1", generation=1, rank=2, offset=2 * number, present_rank=present, data=data, now=at
+        )
+    await put(storage, NOW + timedelta(seconds=1), b"of 1\n", rank=1)
+    chunks = await read(storage)
+    assert [(one.rank, one.present_rank, one.text) for one in chunks] == [
+        (2, 2, "0\n"),
+        (1, 1, "of 1\n"),
+        (2, 2, "1\n"),
+        (2, 1, "2\n"),
+    ]
+    assert list(lines(chunks, prefixed=True)) == ["[2] 0", "[1] of 1", "[2] 1", "[1] 2"]
+    first, then = await read(storage, LogReading(LogFilter(rank=1)))
+    assert (first.text, then.text) == ("of 1\n", "2\n")
+    assert await read(storage, LogReading(LogFilter(rank=1), cursor=first.cursor)) == [then]
+    last, _ = await last_logs(storage, "j1", LogFilter(rank=1), lines=1, began=BEGAN, now=NOW)
+    assert text(last) == "2\n"

@@ -77,6 +77,22 @@ def test_the_process_that_headway_ranks_prints_is_the_rank_that_is_lost(patient:
 
 
 @pytest.mark.slow
+def test_a_renumbered_rank_has_its_new_rank_in_the_log(patient: PatientJob) -> None:
+    patient.start(3, most=3, PRINTS="1")
+    patient.next_event("switch", lambda: patient.kill((1, 1)))  # the last rank is rank 1 from now on
+    patient.next_event("switch", lambda: None)  # and a new one is rank 2
+    patient.finish()
+    lines = patient.cluster.headway("logs", patient.name).stdout.splitlines()
+    assert {line for line in lines if line[-1].isdigit()} == {"[0] 0", "[1] 1", "[2] 2"}
+    chunks = list(patient.cluster.client.logs(patient.id))
+    born = {(one.generation, one.rank, one.present_rank) for one in chunks if one.text.strip()}
+    assert {(1, 1, 1), (1, 2, 2), (1, 2, 1)} <= born
+    for rank in range(3):
+        of_rank = patient.cluster.headway("logs", patient.name, "--rank", str(rank)).stdout.split()
+        assert {line for line in of_rank if line.isdigit()} == {str(rank)}
+
+
+@pytest.mark.slow
 def test_a_job_whose_last_rank_is_killed_starts_from_its_checkpoint(patient: PatientJob) -> None:
     patient.start(1, most=2)
     patient.cluster.until(lambda: bool(patient.view().progress.checkpoint_samples), "a checkpoint")

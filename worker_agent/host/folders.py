@@ -40,6 +40,7 @@ The launcher uses this module too, so it imports nothing but the standard librar
             output-given.json  generation since which a process is rank 0 no more
             stop.json    grace period of the ranks and the reason of the stop, written by the agent before SIGTERM
             rank-N.jsonl messages of a rank to the agent
+            ranks-N.jsonl  ranks that the process started as N has got since, with the places in its log
 
 `write_json` replaces a file by a rename, so a crash never leaves a half-written file.
 """

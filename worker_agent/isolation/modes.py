@@ -21,6 +21,7 @@ from typing import Literal
 import structlog
 
 from headway.contract.agents import RunCommand
+from headway.contract.renumbering import ranks_file
 from headway.contract.runtime import message_file, stacks_file
 from headway.contract.values.places import folder_of
 from headway.errors import HeadwayError
@@ -139,8 +140,8 @@ class Isolation:
             for path in folder.control.iterdir():  # an order can arrive before its run
                 os.chown(path, -1, user, follow_symlinks=False)
         for slot in command.ranks:
-            for name in (message_file(slot.rank), stacks_file(slot.rank), error_file(slot.rank)):
-                path = folder.control / name
+            for file_of in (message_file, ranks_file, stacks_file, error_file):
+                path = folder.control / file_of(slot.rank)
                 if not path.exists():
                     path.touch(mode=0o600)
                     give(path, user)

@@ -159,9 +159,13 @@ class ServiceApi:
         reply = self._parse(SecretsReply, self._post("secrets", request, about_job=True))
         return {name: value.get_secret_value() for name, value in reply.env.items()}
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
+    def ship_log(
+        self, job_id: str, generation: int, rank: int, offset: int, data: bytes, *, present_rank: int
+    ) -> bool:
         """Store a piece of a rank's output, and return True if a client follows the output. Idempotent."""
         path = f"logs/{job_id}/{generation}/{rank}?offset={offset}"
+        if present_rank != rank:
+            path += f"&present_rank={present_rank}"
         return FOLLOWED_HEADER in self._post(path, data, about_job=True).headers
 
     def download_bundle(self, digest: str, target: Path) -> None:

@@ -11,11 +11,13 @@ from typing import Any, BinaryIO, Protocol
 
 import structlog
 
+from headway.contract.renumbering import ranks_file
 from worker_agent.host.folders import LoggedRun, RunFolder, boot_s, read_json, write_json
 from worker_agent.link.redaction import SHORTEST_BYTES, Redactor, masked
 from worker_agent.link.secrets import RunSecrets
 from worker_agent.link.service_api import Backoff, NotJoined, Refused, Unreachable
 from worker_agent.logs.pieces import CHUNK_BYTES, KEPT_BYTES, cut, from_character
+from worker_agent.logs.present_ranks import PresentRanks
 from worker_agent.logs.punch_hole import Holes
 
 _log = structlog.get_logger()
@@ -44,8 +46,13 @@ _NOTICES_BYTES = 1 << 10
 class LogSink(Protocol):
     """Destination of log pieces."""
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
-        """Store a piece at its offset, and return True if a client follows the output."""
+    def ship_log(
+        self, job_id: str, generation: int, rank: int, offset: int, data: bytes, *, present_rank: int
+    ) -> bool:
+        """Store a piece at its offset, and return True if a client follows the output.
+
+        `generation` and `rank` are those of the start of the process; it had `present_rank` when it wrote the piece.
+        """
         ...
 
 
@@ -109,6 +116,7 @@ class _RankLog:
         self._folder = folder
         self._rank = rank
         self._path = folder.log(rank)
+        self._ranks = PresentRanks(folder.control / ranks_file(rank), self._path, rank)
         self._sink = sink
         self._quota_bytes = quota_bytes
         self._now_s = now_s
@@ -129,6 +137,7 @@ class _RankLog:
         size = self.discard_excess()
         if size is None:
             return
+        self._ranks.update(size)  # after the size: a rank notes its change before it writes on
         # A line without an end is held back while it grows, and shipped once it stops growing.
         idle = self._last_size == size
         self._last_size = size
@@ -198,7 +207,8 @@ class _RankLog:
                 data = _hide(redactor, file, offset, data, final=final)
                 if not data or not (final or self._may_ship(len(data))):
                     break
-                self._post(data)
+                for begin, end, rank in self._ranks.parts(offset, offset + len(data)):
+                    self._post(data[begin - offset : end - offset], rank)
 
     def _may_ship(self, size_bytes: int) -> bool:
         """Return True if a piece may be shipped now. Small pieces are rate-limited by a token bucket."""
@@ -210,7 +220,7 @@ class _RankLog:
 
     def _begin_gap(self) -> None:
         begin = self._shipped.offset
-        self._post(_FROM_HERE % (self._quota_bytes >> 20))
+        self._post(_FROM_HERE % (self._quota_bytes >> 20), self._ranks.at(begin))
         self._update(gap=begin)
 
     def _end_gap(self, file: BinaryIO, size: int, *, final: bool) -> None:
@@ -235,14 +245,19 @@ class _RankLog:
         if before.lost is not None:
             self._holes.forget(str(self._path))  # the part before it was not freed
         within_line = b"\n" if before.gap is None else b""
-        self._post(within_line + _MISSING % (resumed - gap))
+        self._post(within_line + _MISSING % (resumed - gap), self._ranks.at(resumed))
         self._update(offset=resumed, in_hour=before.in_hour, gap=None, lost=None)
 
-    def _post(self, data: bytes) -> None:
+    def _post(self, data: bytes, present_rank: int) -> None:
         shipped = self._shipped
         try:
             followed = self._sink.ship_log(
-                self._folder.job_id, self._folder.generation, self._rank, shipped.offset, data
+                self._folder.job_id,
+                self._folder.generation,
+                self._rank,
+                shipped.offset,
+                data,
+                present_rank=present_rank,
             )
             self._pace_s = FOLLOWED_PACE_S if followed else PACE_S
         except Refused as error:

@@ -113,9 +113,11 @@ class WatchedLogs:
         self._emit = emit
         self._ends: OrderedDict[tuple[str, int, int], int] = OrderedDict()
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
+    def ship_log(
+        self, job_id: str, generation: int, rank: int, offset: int, data: bytes, *, present_rank: int
+    ) -> bool:
         """Ship the piece, and emit a fact with its size and the gap before it."""
-        followed = self._sink.ship_log(job_id, generation, rank, offset, data)
+        followed = self._sink.ship_log(job_id, generation, rank, offset, data, present_rank=present_rank)
         key = (job_id, generation, rank)
         left_out = max(0, offset - self._ends.pop(key, offset))
         self._ends[key] = offset + len(data)

@@ -50,8 +50,8 @@ def jobs_table(
             *((Text(job.owner or "-"),) if owners else ()),
             state_text(job.state),
             size(job),
-            progress(job.progress),
-            rate(job.progress.samples_per_s),
+            progress(job.progress) if job.starts_at is None else _start(job.starts_at, now),
+            rate(job.progress.samples_per_s if job.size else None),
             duration((now - job.submitted_at).total_seconds()),
             Text(brief(job.present or job.message)),
         )
@@ -65,6 +65,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
     rows: list[tuple[str, RenderableType]] = [
         ("state", state_text(job.state) + Text(f"  {job.reason}")),
         ("why", Text(job.present or job.message)),
+        *(() if job.starts_at is None else (("starts", _start(job.starts_at, now)),)),
         ("id", job.id),
         ("project", f"{job.project}, priority {spec.priority}"),
         ("owner", Text(job.owner or "-")),
@@ -155,6 +156,13 @@ def progress(done: JobProgress) -> str:
         made = done.position_text or f"{done.work_done:,.0f}/{done.work_total or 0:,.0f}"
         return f"{int(100 * done.work_share)}% {made}"
     return f"{done.samples:,} {done.unit}" if done.samples else "-"
+
+
+def _start(at: datetime, now: datetime) -> str:
+    """Return the expected start of a waiting job on the clock of this machine."""
+    local = at.astimezone()
+    day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
+    return f"starts ~{day}{local:%H:%M}"
 
 
 def rate(samples_per_s: float | None) -> str:

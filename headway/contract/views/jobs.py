@@ -198,6 +198,8 @@ class JobView(BaseModel):
     """Cost from the ledger; None before the first charge."""
     owner: str | None = None
     """Name of the user or robot that submitted the job; None for jobs of older versions."""
+    starts_at: datetime | None = None
+    """Expected start of a job that waits, rounded; None if it is not known, or for other jobs."""
     present: str
     """Explanation of the present state; `message` belongs to the last event. Empty in the answer to a submit."""
 
@@ -217,17 +219,25 @@ class EventView(BaseModel):
 
 
 class LogChunk(BaseModel):
-    """A piece of one rank's output.
+    """A piece of the output of one process.
 
-    `offset` is its byte offset in that rank's stream of the generation. Pass `cursor` as `after` to read on.
+    `generation` and `rank` are those of the start of the process, and join its pieces. `present_rank` is the rank
+    that it had when it wrote this piece, after changes of members; None from an older service. `offset` is the byte
+    offset in the output of the process. Pass `cursor` as `after` to read on.
     """
 
     cursor: str
     at: datetime
     generation: int
     rank: int
+    present_rank: int | None = None
     offset: int
     text: str
+
+    @property
+    def shown_rank(self) -> int:
+        """Rank to show with the text."""
+        return self.rank if self.present_rank is None else self.present_rank
 
 
 class MetricPoint(BaseModel):
@@ -301,6 +311,7 @@ class ExplainView(BaseModel):
     """Slots that the job holds now, which the decision may have changed; None from a service of an older version."""
     progress_unit: str = "samples"
     """Unit of the goodput, per second."""
+    starts_at: datetime | None = None  # as in `JobView`
 
 
 class ResizeRequest(BaseModel):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from headway.contract.rank_lines import to_line
+from headway.contract.renumbering import ranks_file, renumbered, renumbering_to_line
 from headway.contract.runtime import STACKS_SIGNAL, Message, message_file, stacks_file
 from headway.train.host.output import warn
 
@@ -71,6 +74,26 @@ class Mailbox:
                 self._unsent.popleft()
             else:
                 self._unsent[0] = line[written:]
+
+
+def note_rank(folder: Path | None, *, born_rank: int, rank: int) -> None:
+    """Note for the agent that the output of the process that was started as `born_rank` is that of `rank` from now on."""
+    if folder is None:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # a script may close or replace them
+            stream.flush()
+    try:
+        line = renumbering_to_line(renumbered(rank))
+        file = os.open(
+            folder / ranks_file(born_rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+    except OSError as error:
+        warn(f"the log goes on under rank {born_rank} instead of {rank}: {error}")
 
 
 def write_stacks_on_request(folder: Path | None, rank: int) -> None:

@@ -19,7 +19,7 @@ from headway.train.collectives.backend import CollectiveBackend
 from headway.train.host.environment import Environment
 from headway.train.host.output_folder import await_output, give_output
 from headway.train.host.reach import why_out_of_reach
-from headway.train.membership.control import Mailbox
+from headway.train.membership.control import Mailbox, note_rank
 from headway.train.membership.meeting import NeverMet, leave_marker
 from headway.train.membership.orders import Orders
 from headway.train.membership.peers import Peers
@@ -69,6 +69,7 @@ class Team:
         """True once the ranks have agreed to stop, and wait for those that save."""
         self.id = member_id(environment.generation, environment.rank)
         self._control = environment.control
+        self._born_rank = environment.rank
         self._writes_output = environment.rank == 0 and not environment.joins
         self._first = environment.first_order if environment.live else None
         launched = {member_id(self.generation, rank): rank for rank in range(self.world_size)}
@@ -199,6 +200,8 @@ class Team:
             if with_newcomers and not superseded():
                 self._mailbox.send(CannotMeet, meeting=order.generation, why=str(failure))
             raise
+        if rank != self.rank:
+            note_rank(self._control, born_rank=self._born_rank, rank=rank)
         self.rank, self.world_size, self.generation = rank, order.world_size, order.generation
         self.mesh = self.mesh_under(order)
         self._members = dict(order.members)

@@ -216,7 +216,9 @@ def _facts(job: JobView, forecast: ForecastView) -> tuple[Fact, ...]:
         *_target(job),
         Fact("Priority", str(job.spec.priority), "of 100"),
         Fact(
-            "Speed", f"{short(done.samples_per_s)}/s" if done.samples_per_s is not None else NONE, _batch(job)
+            "Speed",
+            f"{short(done.samples_per_s)}/s" if done.samples_per_s is not None and job.size else NONE,
+            _batch(job),
         ),
     )
 

@@ -42,6 +42,9 @@ class JobTableRow:
     priority: int
     end: str
     end_note: str
+    starts: str
+    """Expected start of a job that waits; empty if it is not known."""
+    starts_iso: str
     cost: str
     cost_note: str
     submitted: str
@@ -84,12 +87,12 @@ def _row(job: JobView, sizes: Sequence[SizeChange], now: datetime, hue: str, mes
         sizes_words=", ".join(str(one.size) for one in sizes[-8:]),
         share=done.work_share,
         progress=_progress(done),
-        speed=f"{short(done.samples_per_s)}/s"
-        if done.samples_per_s is not None and not has_ended(job)
-        else NONE,
+        speed=f"{short(done.samples_per_s)}/s" if done.samples_per_s is not None and job.size else NONE,
         priority=job.spec.priority,
         end=end,
         end_note=note,
+        starts=stamp(job.starts_at) if job.starts_at is not None else "",
+        starts_iso=iso(job.starts_at) if job.starts_at is not None else "",
         cost=charge(job.cost.usd) if job.cost is not None else NONE,
         cost_note=_cost_note(job),
         submitted=stamp(job.submitted_at),

@@ -55,7 +55,7 @@ export function followLog() {
   }
 
   function add(chunk) {
-    const who = `rank ${chunk.rank}, generation ${chunk.generation}`;
+    const who = `rank ${chunk.present_rank ?? chunk.rank}, generation ${chunk.generation}`;
     if (who !== last) {
       const from = document.createElement("span");
       from.className = "rank";

@@ -20,10 +20,12 @@ function full(at) {
 export function relative(root) {
   const now = Date.now();
   for (const time of root.querySelectorAll("time[datetime]")) {
-    const seconds = Math.max(0, (now - Date.parse(time.dateTime)) / 1000);
+    const age = (now - Date.parse(time.dateTime)) / 1000; // negative for an expected time
+    const seconds = Math.abs(age);
     const [, unit, name] = STEPS.find(([below]) => seconds < below);
     const whole = unit === 1 ? 10 * Math.floor(seconds / 10) : Math.floor(seconds / unit);
-    const text = whole ? `${whole} ${name} ago` : "just now";
+    const far = `${whole} ${name}`;
+    const text = whole ? (age < 0 ? `in ${far}` : `${far} ago`) : age < 0 ? "soon" : "just now";
     if (time.textContent !== text) time.textContent = text;
     const title = full(new Date(time.dateTime));
     if (time.title !== title) time.title = title;

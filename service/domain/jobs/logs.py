@@ -1,7 +1,7 @@
 """Selection of stored log chunks for a reader, so that it sees every byte once although chunks arrive out of
 order.
 
-A stream is the output of one rank in one generation. Its agent sends a chunk only after the service has
+A stream is the output of one process, named by the generation and rank of its start. Its agent sends a chunk only after the service has
 answered the previous one, so the chunks of a stream are stored in the order of their offsets. A chunk whose
 answer was lost is stored twice, the second time perhaps longer.
 
@@ -25,17 +25,20 @@ chunks.
 MOST_STREAMS: Final = 64
 """Maximum number of streams in a cursor: those read last."""
 CURSOR: Final = re.compile(
-    r"[0-9]{1,20}-[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,15}(~[0-9]{1,10}\.[0-9]{1,10}\.[0-9]{1,15})*"
+    r"[0-9]{1,20}-[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,15}(-[0-9]{1,10})?(~[0-9]{1,10}\.[0-9]{1,10}\.[0-9]{1,15})*"
 )
 _SETTLE_US: Final = int(SETTLE_S * 1_000_000)
 
 Stream: TypeAlias = tuple[int, int]
-"""Pair of generation and rank."""
+"""Pair of generation and rank of the start of a process."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """A stored chunk of log output. `offset` is the position of its first byte within its stream."""
+    """A stored chunk of log output.
+
+    `offset` is the position of its first byte within its stream. Its process had `present_rank` when it wrote it.
+    """
 
     name: str
     received_us: int
@@ -44,12 +47,13 @@ class LogPiece:
     rank: int
     offset: int
     size_bytes: int
+    present_rank: int
 
     @classmethod
     def of(cls, name: str, size_bytes: int) -> LogPiece:
-        """Parse a chunk from its name in storage: `<received>-<generation>-<rank>-<offset>`."""
-        received_us, generation, rank, offset = (int(part) for part in name.split("-"))
-        return cls(name, received_us, generation, rank, offset, size_bytes)
+        """Parse a chunk from its name in storage: `<received>-<generation>-<rank>-<offset>[-<present rank>]`."""
+        received_us, generation, rank, offset, *present = (int(part) for part in name.split("-"))
+        return cls(name, received_us, generation, rank, offset, size_bytes, present[0] if present else rank)
 
     @property
     def stream(self) -> Stream:
@@ -64,7 +68,10 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Filter for output: of one rank or of all ranks, in the generations from `first` to `last`."""
+    """Filter for output: of one rank or of all ranks, in the generations from `first` to `last`.
+
+    `rank` is the rank that a process had when it wrote the output.
+    """
 
     rank: int | None = None
     first: int = 0
@@ -72,7 +79,7 @@ class LogFilter:
 
     def takes(self, piece: LogPiece) -> bool:
         """Return True if the filter selects this chunk."""
-        of_rank = self.rank is None or piece.rank == self.rank
+        of_rank = self.rank is None or piece.present_rank == self.rank
         return (
             of_rank
             and self.first <= piece.generation
@@ -115,6 +122,8 @@ class LogReading:
         for one in ends:
             generation, rank, end = (int(part) for part in one.split("."))
             self._ends[generation, rank] = end
+        self._passed: dict[Stream, int] = {}
+        """Offset up to which each stream is known to exist, shown or not: a part of it may be another rank's."""
         self._in_cursor = frozenset(self._ends)
         self._knows_all = 0 < len(self._ends) < MOST_STREAMS
         """True if every stream missing from the cursor was not shown within `SETTLE_S` before the cursor."""
@@ -130,7 +139,11 @@ class LogReading:
         name.
         """
         parts = []
-        for piece in _in_order([one for one in pieces if self._wanted.takes(one)]):
+        for piece in _in_order(pieces):
+            passed = self._passed.get(piece.stream, 0)
+            self._passed[piece.stream] = max(passed, piece.end)
+            if not self._wanted.takes(piece):
+                continue
             end = self._ends.get(piece.stream)
             if piece.end <= (end or 0) or self._was_shown(piece):
                 self._ends[piece.stream] = max(piece.end, end or 0)
@@ -138,7 +151,7 @@ class LogReading:
             self._ends.pop(piece.stream, None)
             self._ends[piece.stream] = piece.end
             self._latest = max(self._latest, piece.name)
-            missing = piece.offset if end is None and self._reports_missing else 0
+            missing = max(0, piece.offset - passed) if end is None and self._reports_missing else 0
             parts.append(Part(piece, max(0, (end or 0) - piece.offset), missing, self._cursor()))
         return parts
 

@@ -19,10 +19,11 @@ UNTAKEN_AFTER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LastDecision:
-    """The last decision about a job: what the round did, and why."""
+    """The last decision about a job: what the round did, and why. `starts_at`: expected start of a job that waits."""
 
     action: str
     message: str
+    starts_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

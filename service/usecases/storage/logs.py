@@ -1,7 +1,8 @@
 """Logs, which agents send to object storage without any table.
 
-A piece is one object: `logs/<job>/<received, microseconds>-<generation>-<rank>-<offset>`. The service assigns
-the name on receipt. Names sort by time, so one listing yields the pieces of all ranks in order.
+A piece is one object: `logs/<job>/<received, microseconds>-<generation>-<rank>-<offset>`, with the generation and
+rank of the start of its process, and `-<present rank>` behind if the process had another rank by then. The service
+assigns the name on receipt. Names sort by time, so one listing yields the pieces of all ranks in order.
 `service.domain.jobs.logs` selects what a reader is shown. This module lists and fetches pieces, a few at a
 time, so memory does not grow with the output.
 """
@@ -66,6 +67,7 @@ async def append_log(
     generation: int,
     rank: int,
     offset: int,
+    present_rank: int | None = None,
     data: bytes,
     now: datetime,
 ) -> None:
@@ -78,6 +80,8 @@ async def append_log(
             send it again.
     """
     key = f"{log_prefix(job_id)}{micros_of(now):017d}-{generation:08d}-{rank:06d}-{offset:012d}"
+    if present_rank not in {None, rank}:
+        key += f"-{present_rank:06d}"
     try:
         async with asyncio.timeout(_STORED_WITHIN_S):
             await storage.put(key, data)
@@ -211,6 +215,7 @@ async def _chunk(storage: StoredObjects, job_id: str, part: Part) -> LogChunk:
         at=datetime.fromtimestamp(piece.received_us / 1_000_000, UTC),
         generation=piece.generation,
         rank=piece.rank,
+        present_rank=piece.present_rank,
         offset=piece.offset + part.skip,
         text=(missing_before(part.missing) if part.missing else "") + text,
     )

@@ -1,7 +1,7 @@
 """Trains slowly while the file HURRY is not there, then as fast as it can: a test takes all the time that it needs.
 
 With NEWCOMERS_FAIL set, processes that are to join a running training end at once. With APPENDS set, rank 0 writes every
-step to files of the output folder. With SHARDED set, each rank holds a part
+step to files of the output folder. With PRINTS set, each rank prints its present rank every step. With SHARDED set, each rank holds a part
 of the model, on a mesh of the dimensions that it names.
 """
 
@@ -72,5 +72,7 @@ for _ in run.epochs(int(os.environ["EPOCHS"])):
         optimizer.step()
         if "APPENDS" in os.environ and run.rank == 0:
             append(run.steps)
+        if "PRINTS" in os.environ:
+            sys.stdout.write(f"{run.rank}\n")
         if not hurry.exists():
             time.sleep(STEP_S)

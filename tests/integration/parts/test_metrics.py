@@ -203,14 +203,14 @@ def test_what_a_job_has_trained_goes_with_its_last_slot_though_nobody_reads(
 
 def test_output_that_was_kept_and_left_out(host: Host) -> None:
     class Sink:
-        def ship_log(self, *_: object) -> bool:
+        def ship_log(self, *_: object, **__: object) -> bool:
             """Takes it."""
             return False
 
     logs = WatchedLogs(Sink(), host.counts.receive)
-    logs.ship_log("j1", 1, 0, 500, b"x" * 100)
-    logs.ship_log("j1", 1, 1, 0, b"x" * 10)
-    logs.ship_log("j1", 1, 0, 1600, b"x" * 50)
+    logs.ship_log("j1", 1, 0, 500, b"x" * 100, present_rank=0)
+    logs.ship_log("j1", 1, 1, 0, b"x" * 10, present_rank=0)
+    logs.ship_log("j1", 1, 0, 1600, b"x" * 50, present_rank=0)
     read = host.read()
     assert sample(read, "log_bytes_total", fate="kept") == 160
     assert sample(read, "log_bytes_total", fate="left_out") == 1000

@@ -31,7 +31,10 @@ def logs(
     ] = None,
     rank: Annotated[
         int | None,
-        typer.Option(min=0, help="show only this rank, without the rank at the start of each line"),
+        typer.Option(
+            min=0,
+            help="show only what was written under this rank, without the rank at the start of each line",
+        ),
     ] = None,
     attempt: Annotated[
         int | None, typer.Option(min=1, help="show only this attempt of the job, at all of its sizes")

@@ -53,10 +53,10 @@ _LISTED = {
     "after": "(submitted_at, id) < (:after_at, :after_id)",
 }
 _DECISION = Statement(
-    "SELECT action, reason, message, round_id, decided_at, options FROM decisions WHERE job_id = :job"
+    "SELECT action, reason, message, round_id, decided_at, options, starts_at FROM decisions WHERE job_id = :job"
 )
 _LAST_DECISIONS = Statement(
-    "SELECT job_id, action, message FROM decisions WHERE job_id = ANY(CAST(:jobs AS text[]))"
+    "SELECT job_id, action, message, starts_at FROM decisions WHERE job_id = ANY(CAST(:jobs AS text[]))"
 )
 _NODE_NAMES = Statement("SELECT id, name FROM nodes WHERE id = ANY(CAST(:nodes AS text[]))")
 _UNTAKEN = Statement(
@@ -153,6 +153,7 @@ class PostgresJobQueries(OnSession, JobQueries):
             round_id=decision.round_id if decision is not None else None,
             decided_at=decision.decided_at if decision is not None else None,
             options=[SizeOption.model_validate(one) for one in decision.options] if decision else [],
+            starts_at=None if settled or decision is None else decision.starts_at,
         )
 
     async def _views(self, rows: Sequence[FetchedRow]) -> list[JobView]:
@@ -170,7 +171,7 @@ class PostgresJobQueries(OnSession, JobQueries):
         if not wanted:
             return {}
         found = await self._session.fetch(_LAST_DECISIONS, jobs=wanted)
-        return {row.job_id: LastDecision(row.action, row.message) for row in found}
+        return {row.job_id: LastDecision(row.action, row.message, row.starts_at) for row in found}
 
     async def _untaken(self, rows: Sequence[FetchedRow], now: datetime) -> dict[str, UntakenCommands]:
         """Return the commands about jobs that have not arrived although their nodes are alive."""
@@ -257,6 +258,7 @@ def _view(
         allocation={names.get(node, node): slots for node, slots in row.allocation.items()},
         progress=progress,
         spec=spec,
+        starts_at=decided.starts_at if decided is not None and still_applies(state, decided.action) else None,
         present=note
         or (untaken_text(untaken, now) if untaken is not None else "")
         or present_reason(

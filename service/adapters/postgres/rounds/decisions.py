@@ -23,16 +23,19 @@ from service.usecases.ports.rounds import Rounds
 
 _STORE = Statement(
     """
-    INSERT INTO decisions (job_id, round_id, decided_at, action, reason, message, options)
-    SELECT decided.job_id, CAST(:round_id AS text), CAST(:now AS timestamptz), decided.action, decided.reason, decided.message, decided.options
+    INSERT INTO decisions (job_id, round_id, decided_at, action, reason, message, options, starts_at)
+    SELECT decided.job_id, CAST(:round_id AS text), CAST(:now AS timestamptz), decided.action, decided.reason, decided.message, decided.options,
+        decided.starts_at
     FROM jsonb_to_recordset(CAST(:rows AS jsonb))
-        AS decided(job_id text, action text, reason text, message text, options jsonb)
+        AS decided(job_id text, action text, reason text, message text, options jsonb, starts_at timestamptz)
     JOIN jobs ON jobs.id = decided.job_id
     LEFT JOIN decisions AS last ON last.job_id = decided.job_id
-    WHERE (last.action, last.message, last.options) IS DISTINCT FROM (decided.action, decided.message, decided.options)
+    WHERE (last.action, last.message, last.options, last.starts_at)
+        IS DISTINCT FROM (decided.action, decided.message, decided.options, decided.starts_at)
     ON CONFLICT (job_id) DO UPDATE SET
-        (round_id, decided_at, action, reason, message, options) =
-        (excluded.round_id, excluded.decided_at, excluded.action, excluded.reason, excluded.message, excluded.options)
+        (round_id, decided_at, action, reason, message, options, starts_at) =
+        (excluded.round_id, excluded.decided_at, excluded.action, excluded.reason, excluded.message, excluded.options,
+         excluded.starts_at)
     """
 )
 
@@ -73,6 +76,7 @@ class PostgresRounds(OnSession, Rounds):
                 "reason": one.reason,
                 "message": one.message,
                 "options": [option.model_dump(mode="json") for option in one.options],
+                "starts_at": None if one.starts_at is None else one.starts_at.isoformat(),
             }
             for one in sorted(decisions, key=lambda one: one.job_id)
         ]

@@ -293,6 +293,7 @@ decisions = Table(
     Column("reason", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("options", JSONB, nullable=False),
+    Column("starts_at", Moment, nullable=True),
 )
 """Latest decision about each job, as `explain` shows it."""
 

@@ -284,7 +284,10 @@ async def read_job_logs(
     context: Context,
     job: SeenJob,
     after: Cursor = None,
-    rank: Annotated[int | None, Query(ge=0)] = None,
+    rank: Annotated[
+        int | None,
+        Query(ge=0, description="Only output of this rank, as it was numbered when it wrote the output"),
+    ] = None,
     generation: Annotated[int | None, Query(ge=1, description="Only output of this generation")] = None,
     attempt: Annotated[int | None, Query(ge=1, description="Only output of this start of the job")] = None,
     since: Annotated[

@@ -17,6 +17,7 @@ from headway.contract.agents import (
     ReportRequest,
 )
 from headway.contract.credentials import JOB_ID_PATTERN, MAX_GENERATION, SecretsReply, SecretsRequest
+from headway.contract.renumbering import MAX_RANK
 from headway.contract.values.text import GivenText
 from service.api.http.addresses import client_address
 from service.api.http.context import (
@@ -137,8 +138,13 @@ async def append_rank_log(
     generation: Annotated[int, Path(ge=1, le=MAX_GENERATION)],
     rank: Annotated[int, Path(ge=0)],
     offset: Annotated[int, Query(ge=0)],
+    present_rank: Annotated[int | None, Query(ge=0, le=MAX_RANK)] = None,
 ) -> Response:
-    """Append a chunk of a rank's output (raw bytes), from the node that runs or ran the rank."""
+    """Append a chunk of a rank's output (raw bytes), from the node that runs or ran the rank.
+
+    `generation` and `rank` are those of the start of the process. `present_rank` is its rank when it wrote the
+    chunk, if a change of members has renumbered it.
+    """
     await writers.check(node_id, digest_of(credentials), job_id, generation)
     bind_contextvars(node=node_id)
     data = await request.body()
@@ -151,6 +157,7 @@ async def append_rank_log(
             generation=generation,
             rank=rank,
             offset=offset,
+            present_rank=present_rank,
             data=data,
             now=context.now(),
         )

@@ -29,10 +29,14 @@ class ExpectedStart:
     wait_s: float
     ending: tuple[Job, ...]
 
+    def at(self, now: datetime) -> datetime:
+        """Return the expected start, rounded."""
+        return rounded(now, self.wait_s)
+
     def text(self, now: datetime, project: str) -> str:
         """Return the expected start for the users of a project."""
         ends = "ends" if len(self.ending) == 1 else "end"
-        at = rounded(now, self.wait_s)
+        at = self.at(now)
         day = f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
         return f"expected to start at about {day} UTC, when {named(self.ending, project)} {ends}"
 

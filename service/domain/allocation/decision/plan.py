@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from math import isfinite
 
@@ -100,6 +101,8 @@ class Decision:
     """Exponent by which ranks count their progress from then on, wherever `global_batch` is given."""
     kind_speeds: Mapping[str, float] = field(default_factory=dict)
     """Expected samples of a slot in a step by device kind, for slots of two kinds; otherwise empty."""
+    starts_at: datetime | None = None
+    """Expected start of a job that waits, if known."""
     promised: Allocation | None = None
     """Slots that others release for a waiting job, for WAIT; None without any."""
 
@@ -351,6 +354,7 @@ def _decision(case: Case, action: Action, allocation: Allocation, why: ReasonTex
         allocation=allocation,
         reason=why.reason,
         message=why.message,
+        starts_at=why.starts_at,
         options=case.options,
         expected=_expected(case, allocation) if starts else None,
         kind_speeds=_kind_speeds(case) if starts else {},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from headway.contract.values.listing import some_of
 from headway.contract.views.jobs import Reason
@@ -15,10 +16,11 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class ReasonText:
-    """A reason constant with its message for users."""
+    """A reason constant with its message for users. `starts_at`: expected start of a job that waits, if known."""
 
     reason: Reason
     message: str
+    starts_at: datetime | None = None
 
 
 def named(jobs: Iterable[Job], project: str) -> str:

@@ -14,7 +14,7 @@ from headway.contract.agents import NodeState
 from headway.contract.values.dollars import dollars
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import Reason
-from service.domain.allocation.decision.expected_starts import expected_start, queue_of
+from service.domain.allocation.decision.expected_starts import ExpectedStart, expected_start, queue_of
 from service.domain.allocation.decision.explain import Case
 from service.domain.allocation.decision.holder_texts import holders_for, surplus_text, unbounded_text
 from service.domain.allocation.decision.quota_texts import (
@@ -136,18 +136,25 @@ def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
         unpaid = why_unpaid(case, facts)
         if unpaid is not None:
             return unpaid
+    start = expected_start(case.round, case.row, facts.queue, facts.left)
+    if start is not None and start.wait_s >= float(case.round.contest.latest_turn_s[case.row]):
+        start = None  # its turn comes before
     return ReasonText(
         Reason.WAITING_FOR_CAPACITY,
         f"needs at least {need}; {sum(left.values())} of {sum(serving.values())} are left"
         + _elsewhere(job, facts.left)
         + facts.held_by[job.spec.project]
-        + _why_no_surplus(case, facts, sum(left.values()))
+        + _why_no_surplus(case, start, sum(left.values()))
         + _quota_effect(case, facts),
+        start.at(case.round.snapshot.now) if start is not None else None,
     )
 
 
-def _why_no_surplus(case: Case, facts: WaitingFacts, left: int) -> str:
-    """Return the reason that a waiting job gets no surplus of other jobs, and its turn. `left` slots are free for it."""
+def _why_no_surplus(case: Case, start: ExpectedStart | None, left: int) -> str:
+    """Return the reason that a waiting job gets no surplus of other jobs, and its expected start or its turn.
+
+    `left` slots are free for it.
+    """
     round_, row, project = case.round, case.row, case.job.spec.project
     contest, seats = round_.contest, round_.contest.seats
     if seats.smallest[row] == NOTHING:
@@ -163,8 +170,7 @@ def _why_no_surplus(case: Case, facts: WaitingFacts, left: int) -> str:
         least = int(round_.columns.configurations.slots[seats.smallest[row]])
         text = surplus_text(holders, least, left, project)
     left_s = float(contest.latest_turn_s[row])
-    start = expected_start(round_, row, facts.queue, facts.left)
-    if start is not None and start.wait_s < left_s:
+    if start is not None:
         text += f"; {start.text(round_.snapshot.now, project)}"
     elif not np.isfinite(left_s):
         return text + unbounded_text(holders, project)

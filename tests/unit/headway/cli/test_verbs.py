@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -170,7 +171,7 @@ def test_ps_of_nothing_says_so(service: StubService):
 
 
 def test_ps_shows_the_jobs_of_an_owner(service: StubService):
-    service.on("GET /api/v1/jobs", page(job_view(owner="ada")))
+    service.on("GET /api/v1/jobs", page(job_view(owner="robot ci")), page(job_view(owner="ada")))
     service.on(
         "GET /api/v1/whoami", ok(WhoAmI(name="ada", user_id="u1", token_id="t1", roles={}, expires_at=None))
     )
@@ -181,6 +182,34 @@ def test_ps_shows_the_jobs_of_an_owner(service: StubService):
     service.on("GET /api/v1/jobs", page())
     assert "No active jobs of ada." in run(service, "ps", "--mine").stdout
     assert run(service, "ps", "--mine", "--owner", "ada").exit_code == 2
+
+
+def test_ps_shows_no_speed_of_a_job_without_slots(service: StubService):
+    running = job_view(size=1)
+    running.progress.samples_per_s = 281.0
+    paused = running.model_copy(update={"size": 0, "state": JobState.PAUSED})
+    service.on("GET /api/v1/jobs", page(running, paused))
+    assert [" 281 " in line for line in run(service, "ps").stdout.splitlines()] == [False, True, False]
+
+
+def test_ps_and_describe_tell_when_a_waiting_job_is_expected_to_start(service: StubService):
+    soon, later = NOW + timedelta(minutes=20), NOW + timedelta(days=3)
+    waits = job_view(state=JobState.PENDING, starts_at=soon)
+    service.on("GET /api/v1/jobs", page(waits, job_view(starts_at=later)))
+    shown = run(service, "ps").stdout
+    assert f"starts ~{soon.astimezone():%H:%M}" in shown
+    assert f"starts ~{later.astimezone():%Y-%m-%d %H:%M}" in shown
+    service.on("GET /api/v1/jobs/digits", ok(waits))
+    service.on("GET /api/v1/jobs/j1/events", page())
+    assert f"starts ~{soon.astimezone():%H:%M}" in run(service, "describe", "digits").stdout
+
+
+@pytest.mark.parametrize("owner", [None, "bob"])
+def test_ps_refuses_a_service_that_does_not_know_owners(service: StubService, owner: str | None):
+    service.on("GET /api/v1/jobs", page(job_view(owner=owner)))
+    result = run(service, "ps", "--owner", "ada")
+    assert result.exit_code == 1
+    assert "This service is too old to list the jobs of one owner." in result.stderr
 
 
 def test_watching_ends_with_an_interrupt(service: StubService):

@@ -10,9 +10,10 @@ from headway.client.logs import lines
 from headway.contract.views.jobs import LogChunk
 
 
-def chunk(text: str, *, rank: int = 0) -> LogChunk:
+def chunk(text: str, *, rank: int = 0, present: int | None = None) -> LogChunk:
+    at = datetime(2026, 3, 10, tzinfo=UTC)
     return LogChunk(
-        cursor="1-1-0-0", at=datetime(2026, 3, 10, tzinfo=UTC), generation=1, rank=rank, offset=0, text=text
+        cursor="1-1-0-0", at=at, generation=1, rank=rank, present_rank=present, offset=0, text=text
     )
 
 
@@ -32,3 +33,13 @@ def test_redrawn_line_is_shown_once_in_its_last_state(pieces: list[str], shown: 
 
 def test_line_keeps_its_redraws_for_a_terminal() -> None:
     assert list(lines([chunk("\r 1%\r 2%\n")], prefixed=False)) == ["\r 1%\r 2%"]
+
+
+def test_line_has_the_rank_that_its_process_has_by_then() -> None:
+    """Pieces are joined by the start of their process: rank 1 has ended, and rank 2 is rank 1 now."""
+    chunks = [
+        chunk("a\nb", rank=1),
+        chunk("c\nd", rank=2, present=2),
+        chunk("e\nf", rank=2, present=1),
+    ]
+    assert list(lines(chunks, prefixed=True)) == ["[1] a", "[2] c", "[1] de", "[1] b", "[1] f"]

@@ -34,7 +34,9 @@ class Storage:
     def __init__(self) -> None:
         self.data = bytearray()
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
+    def ship_log(
+        self, job_id: str, generation: int, rank: int, offset: int, data: bytes, *, present_rank: int
+    ) -> None:
         assert offset <= len(self.data), "no holes"
         self.data[offset : offset + len(data)] = data
 

@@ -28,7 +28,9 @@ class Sink:
         if self.error is not None:
             raise self.error
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
+    def ship_log(
+        self, job_id: str, generation: int, rank: int, offset: int, data: bytes, *, present_rank: int
+    ) -> None:
         self.fail()
         log = self.data.setdefault(rank, bytearray())
         assert offset <= len(log), "no holes"
@@ -127,7 +129,9 @@ class Pieces(Sink):
         super().__init__()
         self.pieces: list[tuple[int, bytes]] = []
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> None:
+    def ship_log(
+        self, job_id: str, generation: int, rank: int, offset: int, data: bytes, *, present_rank: int
+    ) -> None:
         self.fail()
         if rank == 0:
             assert offset >= max((begin + len(piece) for begin, piece in self.pieces[-1:]), default=0)
@@ -267,8 +271,10 @@ class Followed(Pieces):
 
     follows = True
 
-    def ship_log(self, job_id: str, generation: int, rank: int, offset: int, data: bytes) -> bool:
-        super().ship_log(job_id, generation, rank, offset, data)
+    def ship_log(
+        self, job_id: str, generation: int, rank: int, offset: int, data: bytes, *, present_rank: int
+    ) -> bool:
+        super().ship_log(job_id, generation, rank, offset, data, present_rank=present_rank)
         return self.follows
 
 

@@ -124,16 +124,17 @@ def test_only_who_reads_from_the_beginning_is_told_what_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "stream", "end"),
+    ("name", "size", "stream", "end", "rank"),
     [
-        ("00000000000000005-00000001-000002-000000000003", 7, (1, 2), 10),
-        ("5-1-2-3", 0, (1, 2), 3),
-        ("1700000000000000-12-0-0", 1, (12, 0), 1),
+        ("00000000000000005-00000001-000002-000000000003", 7, (1, 2), 10, 2),
+        ("00000000000000005-00000001-000002-000000000003-000001", 7, (1, 2), 10, 1),
+        ("5-1-2-3", 0, (1, 2), 3, 2),
+        ("1700000000000000-12-0-0", 1, (12, 0), 1, 0),
     ],
 )
-def test_a_chunk_from_its_name(name: str, size: int, stream: Stream, end: int) -> None:
+def test_a_chunk_from_its_name(name: str, size: int, stream: Stream, end: int, rank: int) -> None:
     found = LogPiece.of(name, size)
-    assert (found.name, found.stream, found.end) == (name, stream, end)
+    assert (found.name, found.stream, found.end, found.present_rank) == (name, stream, end, rank)
     assert found.received_us == int(name.split("-", maxsplit=1)[0])
 
 
@@ -241,6 +242,8 @@ def test_what_was_not_wanted_before_is_not_shown_again_with_a_wider_filter() -> 
     [
         ("1-1-0-0", True),
         ("17-1-0-5~1.0.5~2.13.99", True),
+        ("17-1-2-5-1~1.2.5", True),
+        ("17-1-2-5-~1.2.5", False),
         ("", False),
         ("1-1-0", False),
         ("1-1-0-0~", False),
@@ -252,3 +255,18 @@ def test_what_was_not_wanted_before_is_not_shown_again_with_a_wider_filter() -> 
 )
 def test_the_form_of_a_cursor(cursor: str, *, valid: bool) -> None:
     assert bool(CURSOR.fullmatch(cursor)) is valid
+
+
+def test_one_rank_is_what_was_written_under_it_and_nothing_of_its_process_is_missing() -> None:
+    born_2 = [
+        LogPiece.of("1-1-2-0", 10),
+        LogPiece.of("2-1-2-10-1", 5),
+        LogPiece.of("3-1-2-15-1", 5),
+        LogPiece.of("4-1-2-20", 5),
+    ]
+    shown = {rank: LogReading(LogFilter(rank=rank)).take(born_2) for rank in (1, 2)}
+    assert [(part.piece.offset, part.skip, part.missing) for part in shown[1]] == [(10, 0, 0), (15, 0, 0)]
+    assert [(part.piece.offset, part.skip, part.missing) for part in shown[2]] == [(0, 0, 0), (20, 0, 0)]
+    assert LogReading(LogFilter(rank=1), cursor=shown[1][0].cursor).take(born_2) == shown[1][1:]
+    (deleted, _) = LogReading(LogFilter(rank=1)).take(born_2[1:3])
+    assert deleted.missing == 10

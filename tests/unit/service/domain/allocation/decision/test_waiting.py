@@ -205,6 +205,9 @@ def starts(waiting: list[Job], **lefts: float | None) -> dict[str, str]:
     nodes = [node_of(name, 2) for name in lefts]
     running = [trains(name, 2, left_s) for name, left_s in lefts.items()]
     found = decisions(snapshot_of(nodes, [*running, *waiting], {name: on(name, 0, 1) for name in lefts}))
+    for one in waiting:
+        at, said = found[one.id].starts_at, found[one.id].message
+        assert (f"at about {at:%H:%M} UTC" in said) if at is not None else ("expected" not in said)
     parts = {one.id: found[one.id].message.split("; ") for one in waiting}
     return {name: "".join(one for one in said if "expected" in one) for name, said in parts.items()}
 
