@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 from collections.abc import Iterator
@@ -57,36 +56,30 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guard]:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def postgres(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL without fsync; make a database of your own in it with `create_database`."""
-    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), durable=False) as server:
+    data = tmp_path_factory.mktemp("postgres")
+    if not any(
+        "databases" in one.fixturenames for one in request.session.items if isinstance(one, pytest.Function)
+    ):
+        with EmbeddedPostgres(data, durable=False) as server:
+            yield server
+        return
+    from tests.databases import migrated_server  # noqa: PLC0415 - only these tests pay for it
+
+    own = tmp_path_factory.getbasetemp()
+    with migrated_server(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own, data) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def migrated(postgres: EmbeddedPostgres) -> str:
-    """Name of a template database with the schema, made by running the migrations."""
-    from service.adapters.postgres.database import Database  # noqa: PLC0415 - only these tests pay for it
-    from service.adapters.postgres.engine.schema import migrate  # noqa: PLC0415
-
-    async def silent(*_: object) -> None:
-        """No wake-up is sent."""
-
-    async def run() -> None:
-        database = Database(postgres.create_database("headway_template"), silent)
-        await migrate(database.engine)
-        await database.close()
-
-    asyncio.run(run())
-    return "headway_template"
-
-
-@pytest.fixture(scope="session")
-def databases(postgres: EmbeddedPostgres, migrated: str) -> Iterator[Databases]:
+def databases(postgres: EmbeddedPostgres) -> Iterator[Databases]:
     """Databases with the schema."""
-    from tests.databases import Databases  # noqa: PLC0415 - only these tests pay for it
+    from tests.databases import TEMPLATE, Databases  # noqa: PLC0415 - only these tests pay for it
 
-    with closing(Databases(postgres, migrated)) as made:
+    with closing(Databases(postgres, TEMPLATE)) as made:
         yield made
 
 

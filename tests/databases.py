@@ -1,15 +1,23 @@
-"""Databases with the schema that serve one test after the other."""
+"""Databases with the schema that serve one test after the other, of a server that all processes of a run copy."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import asyncpg
 
 from headway.local.postgres import EmbeddedPostgres
+from service.adapters.postgres.database import Database
+from service.adapters.postgres.engine.schema import migrate
+
+TEMPLATE = "headway_template"
+"""The database that the migrations have made."""
 
 _END_CONNECTIONS = (
     "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
@@ -40,6 +48,33 @@ class _Contents:
     """Hashes of tables, columns, constraints and triggers, which differ after any change of the schema."""
     rows: dict[str, str]
     """The rows of each table that has some, as JSON."""
+
+
+def migrated_server(run: Path, data: Path) -> EmbeddedPostgres:
+    """Return a server over `data`, not yet started, which has the database `TEMPLATE`.
+
+    The first process of a run makes it, in seconds, and leaves it in the folder `run`; the others copy it.
+    """
+    server = EmbeddedPostgres(data, durable=False)
+    ready = run / "migrated"
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (run / "migrated.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists():
+            with server:
+                asyncio.run(_migrate(server.create_database(TEMPLATE)))
+            server.cluster.rename(ready)
+    subprocess.run(["cp", "-Rp", ready, server.cluster], check=True)  # with its owner, too
+    return server
+
+
+async def _migrate(url: str) -> None:
+    async def silent(*_: object) -> None:
+        """No wake-up is sent."""
+
+    database = Database(url, silent)
+    await migrate(database.engine)
+    await database.close()
 
 
 class Databases:

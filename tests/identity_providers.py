@@ -70,7 +70,15 @@ def node_provider(redirect_uri: str, folder: Path) -> Iterator[str]:
         raise LookupError("there is no Node.js on this machine")
     for name in ("package.json", "provider.mjs"):
         shutil.copy(_NODE / name, folder / name)
-    fetch = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+    fetch = [
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--no-package-lock",
+        "--ignore-scripts",
+        "--prefer-offline",
+    ]
     fetched = subprocess.run(fetch, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
     if fetched.returncode != 0:
         raise LookupError(f"npm could not fetch oidc-provider: {fetched.stderr[-500:]}")

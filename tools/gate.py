@@ -40,6 +40,8 @@ class Stage:
     name: str
     folders: tuple[str, ...]
     options: tuple[str, ...] = ()
+    slow: bool = False
+    """True if every test is marked `slow`, so that the gate need not even collect them."""
 
 
 STAGES = (
@@ -65,8 +67,10 @@ STAGES = (
         ),
         options=("-n", "4", "--dist", "loadfile", "--ignore=tests/chaos/test_faults.py"),
     ),
-    Stage(name="benchmarks", folders=("tests/integration/benchmarks",), options=("-n", "3")),
-    Stage(name="alone", folders=("tests/browser", "tests/chaos/test_faults.py")),
+    # A browser and a whole Headway each: of the time, most is waiting for pages.
+    Stage(name="pages", folders=("tests/browser",), options=("-n", "2", "--dist", "loadfile")),
+    Stage(name="benchmarks", folders=("tests/integration/benchmarks",), options=("-n", "3"), slow=True),
+    Stage(name="alone", folders=("tests/chaos/test_faults.py",), slow=True),
 )
 
 
@@ -153,7 +157,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="headway-gate-") as folder:
         outcomes: dict[str, Outcome] = {}
         for stage in STAGES:
-            if asked.only and stage.name not in asked.only:
+            if stage.name not in asked.only if asked.only else stage.slow and not asked.all:
                 continue
             _say(f"== {stage.name}")
             outcomes[stage.name] = run_pytest(

@@ -63,7 +63,7 @@ class EmbeddedPostgres(ServerProcess):
     def __init__(self, data: Path, *, durable: bool = True) -> None:
         self.data = data.resolve()
         self.log = self.data / "postgres.log"
-        self._cluster = self.data / "cluster"
+        self.cluster = self.data / "cluster"
         self._durable = durable
 
     def start(self) -> str:
@@ -79,7 +79,7 @@ class EmbeddedPostgres(ServerProcess):
         self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         binaries = find_binaries(self._data_version())
         launch = _Launch(self.data)
-        if not self._cluster.exists():
+        if not self.cluster.exists():
             self._initialise(binaries, launch)
         self._end_predecessor()
         sockets = self._socket_folder()
@@ -90,15 +90,15 @@ class EmbeddedPostgres(ServerProcess):
         if not self._durable:
             settings |= {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        command = [str(binaries / "postgres"), "-D", str(self._cluster), *options]
+        command = [str(binaries / "postgres"), "-D", str(self.cluster), *options]
         for _ in range(_ORPHAN_ATTEMPTS):
             self._process = launch.popen(command, self.log)
             if self._wait_ready(self._process):
                 return self.url()
             time.sleep(_ORPHAN_PAUSE_S)
         raise LocalError(
-            f"Processes of an older PostgreSQL still use {self._cluster}.",
-            f"{orphans_remedy(self._cluster)} The log is {self.log}.",
+            f"Processes of an older PostgreSQL still use {self.cluster}.",
+            f"{orphans_remedy(self.cluster)} The log is {self.log}.",
         )
 
     def stop(self) -> None:
@@ -136,7 +136,7 @@ class EmbeddedPostgres(ServerProcess):
 
     def _data_version(self) -> str | None:
         """Return the major version that wrote the data, or None for a new folder."""
-        version = self._cluster / "PG_VERSION"
+        version = self.cluster / "PG_VERSION"
         return version.read_text(encoding="utf-8").strip() if version.exists() else None
 
     def _initialise(self, binaries: Path, launch: _Launch) -> None:
@@ -149,22 +149,22 @@ class EmbeddedPostgres(ServerProcess):
         launch.check(command)
         single = [str(binaries / "postgres"), "--single", "-D", str(partial), "postgres"]
         launch.check(single, given=b"CREATE DATABASE headway;\n")
-        partial.rename(self._cluster)
+        partial.rename(self.cluster)
 
     def _end_predecessor(self) -> None:
         """Stop the server of a killed run, if it is still running."""
-        pid_file = self._cluster / "postmaster.pid"
+        pid_file = self.cluster / "postmaster.pid"
         try:
             pid = int(pid_file.read_text(encoding="utf-8").split("\n", 1)[0])
         except (OSError, ValueError):
             return
-        if birth(pid) is None or not _serves(pid, self._cluster):
+        if birth(pid) is None or not _serves(pid, self.cluster):
             # The server died. PostgreSQL would not start if another program, or a zombie that nothing reaps,
             # had this process id. It detects surviving backends by shared memory, without this file.
             pid_file.unlink()
         elif not end(pid, (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), _STOP_TIMEOUT_S):
             raise LocalError(
-                f"A PostgreSQL (process {pid}) already serves {self._cluster} and does not stop.",
+                f"A PostgreSQL (process {pid}) already serves {self.cluster} and does not stop.",
                 f"End it with: kill -9 {pid}",
             )
 
@@ -190,7 +190,7 @@ class EmbeddedPostgres(ServerProcess):
             False if the server ended because backends of a killed predecessor are still running; a retry may
                 succeed.
         """
-        pid_file = self._cluster / "postmaster.pid"
+        pid_file = self.cluster / "postmaster.pid"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             if process.poll() is not None:

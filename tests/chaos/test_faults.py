@@ -10,11 +10,12 @@ from benchmarks.faulting.run import Order
 from benchmarks.faulting.verdict import PROMISES
 from benchmarks.faults import fault_run
 
+pytestmark = pytest.mark.slow
+
 SEED = 11
 FAULTS = 15
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)  # under three minutes on two idle cores; a busy machine takes its time
 def test_nothing_is_lost(tmp_path: Path) -> None:
     order = Order(seed=SEED, minutes=1.0, faults=FAULTS, jobs=2, epochs=40)

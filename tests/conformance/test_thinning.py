@@ -173,10 +173,9 @@ async def test_values_that_scripts_report_get_sparser_with_age(database: Databas
 
 async def test_what_is_reported_often_is_thinned_soon(database: Database) -> None:
     await running(database, 1)
+    times = [NOW - timedelta(seconds=7200 - second) for second in range(7200)]
     async with database.begin() as tx:
-        for second in range(7200):
-            at = NOW - timedelta(seconds=7200 - second)
-            await tx.jobs.add_reported([Reported("j1", metric(at), at)])
+        await tx.jobs.add_reported([Reported("j1", metric(at), at) for at in times])
     await clean(database, NOW)
     assert abs((await counts(database))["metrics"] - (3600 + 360)) <= 2
     assert [tier.every for tier in TIERS] == sorted(tier.every for tier in TIERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tools.gate import MOST_REPEATED, Outcome, outcome_of, run_pytest, table, verdict
+from tools.gate import MOST_REPEATED, STAGES, Outcome, outcome_of, run_pytest, table, verdict
 from tools.stress import first_failure
 
 UNSTABLE = """
@@ -73,6 +73,14 @@ def test_outcome_counts_setup_and_names_what_could_not_be_collected() -> None:
     ]
     found = outcome_of(map(json.dumps, lines), exit_code=2, wall_s=3.0, cpu_s=1.0)
     assert (found.durations_s, found.failures) == ({"a.py::t": 1.75}, {"b.py": "no such import"})
+
+
+def test_stages_that_the_gate_leaves_out_have_slow_tests_alone() -> None:
+    left_out = [Path(folder) for stage in STAGES if stage.slow for folder in stage.folders]
+    files = [file for one in left_out for file in ([one] if one.is_file() else one.rglob("test_*.py"))]
+    assert files
+    for file in files:
+        assert "\npytestmark = pytest.mark.slow\n" in file.read_text(encoding="utf-8"), file
 
 
 def test_a_repetition_runs_in_a_fresh_process(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ async def prepare(harness: Harness) -> tuple[Cast, list[Operation], Agent]:
         Somebody("joining", "join-token"),
     ]
     document = (await harness.client.get("/openapi.json")).json()
-    return cast, operations(document, agent.joined.node_id), agent
+    return cast, operations_of(document, agent.joined.node_id), agent
 
 
 async def robot(harness: Harness, role: Role, project: str, expires_in_s: float = 3600.0) -> httpx.Response:
@@ -117,7 +117,8 @@ async def robot(harness: Harness, role: Role, project: str, expires_in_s: float 
     return made
 
 
-def operations(document: dict[str, Any], node_id: str) -> list[Operation]:
+def operations_of(document: dict[str, Any], node_id: str) -> list[Operation]:
+    """The operations that an API's description has."""
     return [
         Operation(
             id=one["operationId"],

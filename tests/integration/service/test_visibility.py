@@ -15,7 +15,7 @@ from service.http_settings import HttpSettings
 from service.usecases.ports.simulations import OnProgress
 from service.usecases.simulations.simulations import run_next
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings
-from tests.integration.service.roles import OF_AGENTS, OPEN, Operation, operations, robot
+from tests.integration.service.roles import OF_AGENTS, OPEN, Operation, operations_of, robot
 
 MINE, THEIRS = "azure", "crimson"
 
@@ -80,7 +80,7 @@ async def reading(harness: Harness) -> list[Operation]:
     document = (await harness.client.get("/openapi.json")).json()
     return [
         one
-        for one in operations(document, "")
+        for one in operations_of(document, "")
         if one.method == "GET" and one.id not in OPEN | OF_AGENTS and "text/event-stream" not in one.path
     ]
 

@@ -30,7 +30,6 @@ from service.domain.nodes.health import (
     decide,
     grade,
     is_due,
-    is_held_against,
     released,
     slow_ranks,
 )
@@ -77,44 +76,6 @@ def test_how_bad_a_fault_is(one: Fault, expected: FaultGrade) -> None:
     assert grade(one).grade is expected
 
 
-def test_the_scripts_own_fault_leaves_the_device_alone() -> None:
-    verdict = decide(fault(code=31), SLOT, FIRST, [], NOW)
-    assert (verdict.step, verdict.quarantine) == (FaultResponse.NOTE, None)
-    assert "Xid 31" in verdict.reason
-
-
-def test_a_suspicious_device_is_tried_after_a_while() -> None:
-    begun = confined(fault(message="row 17"), [])
-    assert begun == Quarantine(
-        node_id="n",
-        slot=2,
-        device=FIRST,
-        grade=SUSPICIOUS,
-        cause=FaultCause.XID,
-        message="Xid 63: bad memory was found and will be replaced by spare memory at the next reset (row 17)",
-        since=NOW,
-        probe_at=later(FIRST_PROBE_S),
-    )
-    assert not is_due(begun, later(FIRST_PROBE_S - 1))
-    assert is_due(begun, later(FIRST_PROBE_S))
-
-
-def test_a_good_probe_releases_and_a_bad_one_postpones() -> None:
-    begun, due = confined(fault(), []), later(FIRST_PROBE_S)
-    freed = after_probe(begun, due, healthy=True, message="2.1 ms")
-    assert (freed.is_open, freed.released_at, freed.release_message) == (
-        False,
-        due,
-        "a probe found it healthy: 2.1 ms",
-    )
-    bad = after_probe(begun, due, healthy=False, message="a wrong product")
-    assert (bad.probes, bad.probe_at) == (1, due + timedelta(seconds=2 * FIRST_PROBE_S))
-    assert bad.message.endswith("; last probe: a wrong product")
-    worse = after_probe(bad, later(3 * FIRST_PROBE_S), healthy=False, message="too slow")
-    assert (worse.probes, worse.message.count("last probe")) == (2, 1)
-    assert worse.probe_at == later(3 * FIRST_PROBE_S) + timedelta(seconds=4 * FIRST_PROBE_S)
-
-
 def test_a_probe_from_before_the_last_fault_says_nothing() -> None:
     begun, due = confined(fault(), []), later(FIRST_PROBE_S)
     verdict = decide(fault(code=94), SLOT, FIRST, [begun], due)
@@ -122,17 +83,6 @@ def test_a_probe_from_before_the_last_fault_says_nothing() -> None:
     assert verdict.quarantine is not None
     assert after_probe(verdict.quarantine, due, healthy=True, message="") == verdict.quarantine
     assert is_due(verdict.quarantine, due + timedelta(seconds=FIRST_PROBE_S))
-
-
-def test_a_fatal_fault_ends_the_probes() -> None:
-    begun = confined(fault(), [])
-    verdict = decide(fault(code=79), SLOT, FIRST, [begun], later(5))
-    assert verdict.step is FaultResponse.WORSEN
-    worse = verdict.quarantine
-    assert worse is not None
-    assert (worse.grade, worse.probe_at, worse.since) == (FATAL, None, NOW)
-    assert decide(fault(), SLOT, FIRST, [worse], later(6)).step is FaultResponse.STAY
-    assert after_probe(worse, later(1e6), healthy=True, message="") == worse
 
 
 def test_the_third_complaint_within_a_day_is_fatal() -> None:
@@ -234,17 +184,6 @@ def reported(times: float, windows: int, over_s: float, *, normal: float = 0.01)
         at = later(over_s * number / max(windows - 1, 1))
         known = list(slow_ranks(known, paces(normal, normal, normal * times, normal), at))
     return known
-
-
-def test_a_rank_is_slow_after_a_minute_of_it() -> None:
-    (slow,) = reported(2.0, SLOW_WINDOWS, SLOW_FOR_S)
-    assert (slow.node_id, slow.slot, slow.windows, slow.since) == ("n", 2, SLOW_WINDOWS, NOW)
-    assert slow.times == pytest.approx(2.0)
-    assert is_held_against(slow, later(SLOW_FOR_S))
-    assert not is_held_against(slow, later(SLOW_FOR_S - 1)), "not for long enough"
-    assert not is_held_against(slow.model_copy(update={"told": True}), later(SLOW_FOR_S)), "said once"
-    (brief,) = reported(2.0, SLOW_WINDOWS - 1, SLOW_FOR_S)
-    assert not is_held_against(brief, later(SLOW_FOR_S)), "not often enough"
 
 
 def test_one_good_report_and_it_begins_anew() -> None:
