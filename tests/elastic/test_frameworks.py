@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from headway.contract.runtime import Checkpointed, Completed, EpochClosed, Left, Metrics, Restored
-from tests.elastic.harness import Job, codes, preloading
+from tests.elastic.harness import SCRIPTS, Job, codes, preloading
 from tests.elastic.live import Live
 from tests.elastic.test_examples import EXAMPLES
 from tests.elastic.test_live import lose
@@ -66,11 +66,27 @@ def test_a_recipe_changes_few_lines(recipe: str) -> None:
 def test_a_recipe_grows_shrinks_and_loses_a_rank_in_place(held: Callable[[str], Job], recipe: str) -> None:
     if find_spec(RECIPES[recipe]) is None:
         pytest.skip(f"{RECIPES[recipe].upper()} IS NOT TESTED: pip install -e '.[dev]'")
-    alone = held(recipe)
+    grows_shrinks_and_loses_a_rank(lambda: held(recipe))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(
+    find_spec("lightning") is None, reason="LIGHTNING IS NOT TESTED: pip install 'headway[lightning]'"
+)
+def test_lightning_counts_max_steps_over_changes(job: Callable[..., Job]) -> None:
+    alone, live = grows_shrinks_and_loses_a_rank(lambda: job("held.py", SCRIPTS / "lit.py"))
+    assert [done.samples for done in alone.messages(Completed)] == [3 * 157 + 5 * 16]
+    assert list(losses(live.messages(Metrics))) == [157, 314, 471, 551]
+
+
+def grows_shrinks_and_loses_a_rank(make: Callable[[], Job]) -> tuple[Job, Live]:
+    """Train one of these jobs alone and another one over three changes, and compare their losses."""
+    alone = make()
     undisturbed = alone.run(1)
     assert codes(undisturbed) == [0], undisturbed.output()
 
-    live = Live(held(recipe))
+    live = Live(make())
     live.start(1, steps=7)
     for change in (
         lambda: live.newcomers(live.members, 2),
@@ -93,6 +109,7 @@ def test_a_recipe_grows_shrinks_and_loses_a_rank_in_place(held: Callable[[str], 
     first, *_, last = expected.values()
     assert last < first
     assert losses(live.messages(Metrics)) == pytest.approx(expected, rel=TOLERANCE)
+    return alone, live
 
 
 def losses(reported: list[Metrics]) -> dict[int, float]:
