@@ -78,10 +78,6 @@ def refusal(trainer: pl.Trainer, module: pl.LightningModule, optimizers: int) ->
             "elastic training needs exactly one optimizer, and automatic_optimization left on",
         ),
         (
-            trainer.precision == "16-mixed",
-            "precision 16-mixed scales losses per rank, so gradients of ranks cannot be summed: use bf16-mixed",
-        ),
-        (
             trainer.limit_train_batches != 1.0
             or trainer.overfit_batches
             or trainer.reload_dataloaders_every_n_epochs,
@@ -123,10 +119,21 @@ class ElasticStrategy(SingleDeviceStrategy):
         if (sentence := refusal(trainer, self.lightning_module, len(self.optimizers))) is not None:
             raise ValueError(sentence)
         schedules = [config.scheduler for config in self.lr_scheduler_configs]
-        model, _, *prepared = self._run.prepare(self.lightning_module, self.optimizers[0], *schedules)
+        # The scale is the same on every rank, and the scaler judges the sum of their gradients: all skip the same steps.
+        scalers = [] if self._scaler is None else [self._scaler]
+        model, _, *prepared = self._run.prepare(
+            self.lightning_module, self.optimizers[0], *scalers, *schedules
+        )
+        if scalers:
+            self.precision_plugin.scaler = prepared.pop(0)
         self.model = model  # training steps use the wrapper, as with DDP
         for config, schedule in zip(self.lr_scheduler_configs, prepared, strict=True):
             config.scheduler = schedule
+
+    @property
+    def _scaler(self) -> Any:
+        """The `GradScaler` of the precision 16-mixed; None with another precision."""
+        return getattr(self.precision_plugin, "scaler", None)
 
     def process_dataloader(self, dataloader: Any) -> Any:
         """Keep the training data empty until training begins."""
@@ -139,10 +146,16 @@ class ElasticStrategy(SingleDeviceStrategy):
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **arguments: Any
     ) -> Any:
         """Compute the gradient before the optimizer's step: a peer lost within the step would be noticed too late."""
-        loss = closure()
+        loss, scaler = closure(), self._scaler
         if not self._run.accumulating:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
             self.precision_plugin._after_closure(model or self.lightning_module, optimizer)  # noqa: SLF001  # hooks, clipping
-        optimizer.step(**arguments)
+        if scaler is None:
+            optimizer.step(**arguments)
+        else:
+            scaler.step(optimizer, **arguments)
+            scaler.update()
         return loss
 
     def validation_step(self, *arguments: Any, **named: Any) -> Any:
