@@ -66,6 +66,7 @@ class ElasticAccelerator(Accelerator):
         self.run = run
         self._batches_of_step = gradient_accumulation_steps
         show_rank(run)
+        run.after_change(lambda _: show_rank(run))
 
     # The rank, which changes with the members
 
@@ -214,10 +215,8 @@ class _ElasticData:
         return self._loader.steps_per_epoch * self._batches_of_step
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._loader:
-            show_rank(self._run)
-            yield batch
-        show_rank(self._run)
+        show_rank(self._run)  # a new member has its rank since the training loop began
+        yield from self._loader
 
 
 def _shuffles(loader: DataLoader[Any]) -> bool:

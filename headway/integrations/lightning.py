@@ -62,10 +62,12 @@ def refusal(trainer: pl.Trainer, module: pl.LightningModule, optimizers: int) ->
     """Return the reason why this cannot be trained elastically, with the remedy; None if it can."""
     complaints = (
         (
-            trainer.max_epochs in (None, -1)
-            or trainer.max_steps != -1
-            or trainer.fit_loop.min_steps is not None,
-            "elastic training is measured in epochs: give max_epochs, and neither max_steps nor min_steps",
+            trainer.max_epochs in (None, -1) and trainer.max_steps == -1,
+            "elastic training needs an end: give max_epochs or max_steps",
+        ),
+        (
+            trainer.fit_loop.min_steps is not None,
+            "min_steps is not followed: leave it out, and give max_epochs or max_steps",
         ),
         (
             trainer.accumulate_grad_batches != 1,
@@ -74,10 +76,6 @@ def refusal(trainer: pl.Trainer, module: pl.LightningModule, optimizers: int) ->
         (
             not module.automatic_optimization or optimizers != 1,
             "elastic training needs exactly one optimizer, and automatic_optimization left on",
-        ),
-        (
-            trainer.precision == "16-mixed",
-            "precision 16-mixed scales losses per rank, so gradients of ranks cannot be summed: use bf16-mixed",
         ),
         (
             trainer.limit_train_batches != 1.0
@@ -121,10 +119,21 @@ class ElasticStrategy(SingleDeviceStrategy):
         if (sentence := refusal(trainer, self.lightning_module, len(self.optimizers))) is not None:
             raise ValueError(sentence)
         schedules = [config.scheduler for config in self.lr_scheduler_configs]
-        model, _, *prepared = self._run.prepare(self.lightning_module, self.optimizers[0], *schedules)
+        # The scale is the same on every rank, and the scaler judges the sum of their gradients: all skip the same steps.
+        scalers = [] if self._scaler is None else [self._scaler]
+        model, _, *prepared = self._run.prepare(
+            self.lightning_module, self.optimizers[0], *scalers, *schedules
+        )
+        if scalers:
+            self.precision_plugin.scaler = prepared.pop(0)
         self.model = model  # training steps use the wrapper, as with DDP
         for config, schedule in zip(self.lr_scheduler_configs, prepared, strict=True):
             config.scheduler = schedule
+
+    @property
+    def _scaler(self) -> Any:
+        """The `GradScaler` of the precision 16-mixed; None with another precision."""
+        return getattr(self.precision_plugin, "scaler", None)
 
     def process_dataloader(self, dataloader: Any) -> Any:
         """Keep the training data empty until training begins."""
@@ -137,10 +146,16 @@ class ElasticStrategy(SingleDeviceStrategy):
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **arguments: Any
     ) -> Any:
         """Compute the gradient before the optimizer's step: a peer lost within the step would be noticed too late."""
-        loss = closure()
+        loss, scaler = closure(), self._scaler
         if not self._run.accumulating:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
             self.precision_plugin._after_closure(model or self.lightning_module, optimizer)  # noqa: SLF001  # hooks, clipping
-        optimizer.step(**arguments)
+        if scaler is None:
+            optimizer.step(**arguments)
+        else:
+            scaler.step(optimizer, **arguments)
+            scaler.update()
         return loss
 
     def validation_step(self, *arguments: Any, **named: Any) -> Any:
@@ -240,8 +255,11 @@ class _LoopController(pl.Callback):
             )
         # Lightning's own handler would end this rank alone, without its peers.
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        self._epochs = self._run.epochs(trainer.max_epochs, until="epochs")  # as Lightning counts them
-        epoch = next(self._epochs, trainer.max_epochs)
+        self._epochs = self._remaining_epochs(trainer, data.loader)
+        epoch = next(self._epochs, None)
+        if epoch is None:  # the checkpoint is from the end of training
+            epoch = int(self._run.progress)
+            self._stop(trainer)
         progress = trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = epoch
         data.begun = True
@@ -250,6 +268,18 @@ class _LoopController(pl.Callback):
         trainer.fit_loop._data_fetcher = self._fetcher  # noqa: SLF001
         iter(self._fetcher)
         self._update_counts(trainer)
+        self._show_rank(trainer)
+        self._run.after_change(lambda _: self._show_rank(trainer))
+
+    def _remaining_epochs(self, trainer: pl.Trainer, loader: Loader) -> Iterator[int]:
+        """Return the epochs to the first of the Trainer's limits. In an adaptive job the run alone decides the end."""
+        most_epochs, most_steps = trainer.max_epochs, trainer.max_steps
+        if loader.batching.adaptive:
+            # Larger batches need more epochs for the same progress, and fewer steps.
+            trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = -1
+        if most_steps != -1 and (most_epochs == -1 or most_steps < most_epochs * loader.steps_per_epoch):
+            return self._run.epochs_of_steps(most_steps)
+        return self._run.epochs(most_epochs)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
         """End the previous epoch here, because the script's own actions at the end of an epoch come before this call."""
@@ -266,17 +296,25 @@ class _LoopController(pl.Callback):
         self._fetcher.advance()
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = self._fetcher.done
         self._update_counts(trainer)
+        if self._run.finished:
+            self._stop(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
         """End the last epoch with a checkpoint of the result."""
         left = next(self._epochs, None)
         if left is not None:
-            warn(
-                f"training ended before epoch {left} of {trainer.max_epochs}, so its result is in no checkpoint"
-            )
+            warn(f"training ended before epoch {left} and its limits, so its result is in no checkpoint")
+
+    def _stop(self, trainer: pl.Trainer) -> None:
+        """Let Lightning's loops end, because the run has."""
+        trainer.fit_loop.min_epochs = None  # which counts epochs as read
+        trainer.should_stop = True
 
     def _update_counts(self, trainer: pl.Trainer) -> None:
-        """Set Lightning's step counts and rank to those of the run, which peers and membership changes may alter."""
+        """Set Lightning's step counts to those of the run, which peers and membership changes may alter."""
         steps = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
         steps.ready = steps.completed = self._run.steps
+
+    def _show_rank(self, trainer: pl.Trainer) -> None:
+        """Set the rank that Lightning knows."""
         trainer.strategy.global_rank = rank_zero_only.rank = self._run.rank

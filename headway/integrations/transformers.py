@@ -102,6 +102,7 @@ class ElasticTrainer(Trainer):
         args.__dict__["_setup_devices"] = self.run.device
         args._n_gpu = int(self.run.device.type == "cuda")  # noqa: SLF001
         show_rank(self.run)
+        self.run.after_change(lambda _: self.show_rank())
         self._unwrap = self.accelerator.unwrap_model
         self.accelerator.unwrap_model = self._unwrap_elastic
         for shows in (ProgressCallback, PrinterCallback):  # of the rank that was the first at the start
@@ -198,12 +199,14 @@ class ElasticTrainer(Trainer):
     def begin_step(self) -> None:
         """Commit the present step and begin the next one, and set the Trainer's counts to those of the run."""
         self.feed.advance()
-        show_rank(self.run)
-        state = self.state
-        state.global_step = self.run.steps
-        state.is_local_process_zero = state.is_world_process_zero = self.run.is_main
+        self.state.global_step = self.run.steps
         if self.feed.over:
             self.control.should_training_stop = True
+
+    def show_rank(self) -> None:
+        """Set the rank that the Trainer and Accelerate know."""
+        show_rank(self.run)
+        self.state.is_local_process_zero = self.state.is_world_process_zero = self.run.is_main
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:  # noqa: ARG002
         """Compute the gradient of the global batch, and return its mean loss over all ranks.
@@ -299,6 +302,7 @@ class _StepCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Join the training and begin its first step; a new member waits here for its peers."""
         self._trainer.begin_step()
+        self._trainer.show_rank()
         state.num_train_epochs = math.ceil(
             state.max_steps / len(self._trainer.callback_handler.train_dataloader)
         )

@@ -234,8 +234,28 @@ class Run(RunData):
         by_progress = ends_by_progress(until, adaptive=source.batching.adaptive)
         batch = source.batching.bounds.global_batch
         goal = TrainingGoal.of_epochs(count, source.epoch_samples, batch, by_progress=by_progress)
-        self._feed(training, source, goal)
+        self._feed(training, source, goal, by_steps=False)
         return self._remaining_epochs(training)
+
+    def epochs_of_steps(self, count: int) -> Iterator[int]:
+        """Return the numbers of the epochs in which the remaining steps of `count` lie, for a loop over epochs.
+
+        Training ends as with `train_steps`, usually within the last epoch, whose loop over the loader then ends.
+
+        Raises:
+            RuntimeError: called twice, before `prepare` or `loader`, or the data have no epochs.
+            ValueError: `count` is below 0, or the checkpoint belongs to other data.
+        """
+        source, training = self._enter(count, "steps")
+        if source.epoch_samples is None:
+            raise RuntimeError("these data have no epochs; train with run.train_steps(...)")
+        self._feed(training, source, _goal_of_steps(count, source), by_steps=False)
+        return self._remaining_epochs(training)
+
+    @property
+    def finished(self) -> bool:
+        """True once the training loop has reached its end, so that no step follows; False before the loop."""
+        return self._entered and self._training is not None and self._training.finished
 
     def train_steps(self, count: int) -> Iterator[int]:
         """Return the numbers of the remaining steps of `count`, from the one that a checkpoint interrupted.
@@ -297,13 +317,10 @@ class Run(RunData):
 
     def _enter_steps(self, count: int) -> tuple[BatchSource, Training]:
         source, training = self._enter(count, "steps")
-        batching = source.batching
-        batch = batching.bounds.global_batch
-        goal = TrainingGoal.of_steps(count, source.epoch_samples, batch, by_progress=batching.adaptive)
-        self._feed(training, source, goal)
+        self._feed(training, source, _goal_of_steps(count, source), by_steps=True)
         return source, training
 
-    def _feed(self, training: Training, source: BatchSource, goal: TrainingGoal) -> None:
+    def _feed(self, training: Training, source: BatchSource, goal: TrainingGoal, *, by_steps: bool) -> None:
         self._entered = True
         training.feed(
             signature=source.signature,
@@ -312,7 +329,7 @@ class Run(RunData):
             batching=source.batching,
             goal=goal,
         )
-        source.attach(training, by_steps=goal.counts_steps)
+        source.attach(training, by_steps=by_steps)
 
     def _remaining_epochs(self, training: Training) -> Iterator[int]:
         training.join()
@@ -400,3 +417,9 @@ class Run(RunData):
             values={name: number_of(value) for name, value in metrics.items()},
         )
         self._value_sender.values.add(report, alone=self.world_size == 1)
+
+
+def _goal_of_steps(count: int, source: BatchSource) -> TrainingGoal:
+    batching = source.batching
+    batch = batching.bounds.global_batch
+    return TrainingGoal.of_steps(count, source.epoch_samples, batch, by_progress=batching.adaptive)

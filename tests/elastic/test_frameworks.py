@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from headway.contract.runtime import Checkpointed, Completed, EpochClosed, Left, Metrics, Restored
-from tests.elastic.harness import Job, codes, preloading
+from tests.elastic.harness import SCRIPTS, Job, codes, preloading
 from tests.elastic.live import Live
 from tests.elastic.test_examples import EXAMPLES
 from tests.elastic.test_live import lose
@@ -19,6 +19,8 @@ FOLDER = EXAMPLES / "frameworks"
 MOST_CHANGED = 5
 TOLERANCE = 1e-4
 """Largest relative difference of a loss from that of an undisturbed run."""
+HALF_TOLERANCE = 1e-3
+"""The same in half precision, whose sums over the parts of a batch round at 5e-4."""
 RECIPES = {
     "trainer": "transformers",
     "lora": "peft",
@@ -34,6 +36,10 @@ LOADED = (
     *("peft", "datasets", "headway.integrations.accelerate", "headway.integrations.lightning"),
 )
 """Modules of the recipes, which each of their ranks would import for 6 s."""
+
+needs_lightning = pytest.mark.skipif(
+    find_spec("lightning") is None, reason="LIGHTNING IS NOT TESTED: pip install 'headway[lightning]'"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,11 +72,41 @@ def test_a_recipe_changes_few_lines(recipe: str) -> None:
 def test_a_recipe_grows_shrinks_and_loses_a_rank_in_place(held: Callable[[str], Job], recipe: str) -> None:
     if find_spec(RECIPES[recipe]) is None:
         pytest.skip(f"{RECIPES[recipe].upper()} IS NOT TESTED: pip install -e '.[dev]'")
-    alone = held(recipe)
+    grows_shrinks_and_loses_a_rank(lambda: held(recipe))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_lightning
+def test_lightning_counts_max_steps_over_changes(job: Callable[..., Job]) -> None:
+    alone, live = grows_shrinks_and_loses_a_rank(lambda: job("held.py", SCRIPTS / "lit.py"))
+    assert [done.samples for done in alone.messages(Completed)] == [3 * 157 + 5 * 16]
+    assert list(losses(live.messages(Metrics))) == [157, 314, 471, 551]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_lightning
+def test_lightning_scales_half_precision_over_changes(job: Callable[..., Job]) -> None:
+    def make() -> Job:
+        made = job("held.py", SCRIPTS / "lit.py")
+        made.env = {"HALF": "1"}
+        return made
+
+    alone, live = grows_shrinks_and_loses_a_rank(make, HALF_TOLERANCE)
+    # It doubles after three good steps, and each epoch has one in which a sample overflows, on whichever rank.
+    scales = {157: 64.0, 314: 128.0, 471: 512.0, 551: 1024.0}
+    assert losses(alone.messages(Metrics), "scale") == scales
+    assert losses(live.messages(Metrics), "scale") == scales
+
+
+def grows_shrinks_and_loses_a_rank(make: Callable[[], Job], tolerance: float = TOLERANCE) -> tuple[Job, Live]:
+    """Train one of these jobs alone and another one over three changes, and compare their losses."""
+    alone = make()
     undisturbed = alone.run(1)
     assert codes(undisturbed) == [0], undisturbed.output()
 
-    live = Live(held(recipe))
+    live = Live(make())
     live.start(1, steps=7)
     for change in (
         lambda: live.newcomers(live.members, 2),
@@ -92,12 +128,13 @@ def test_a_recipe_grows_shrinks_and_loses_a_rank_in_place(held: Callable[[str], 
     expected = losses(alone.messages(Metrics))
     first, *_, last = expected.values()
     assert last < first
-    assert losses(live.messages(Metrics)) == pytest.approx(expected, rel=TOLERANCE)
+    assert losses(live.messages(Metrics)) == pytest.approx(expected, rel=tolerance)
+    return alone, live
 
 
-def losses(reported: list[Metrics]) -> dict[int, float]:
-    """The losses of the test data, by the samples trained before."""
-    return {one.samples: one.values["eval_loss"] for one in reported if "eval_loss" in one.values}
+def losses(reported: list[Metrics], name: str = "eval_loss") -> dict[int, float]:
+    """The losses of the test data, or another value, by the samples trained before."""
+    return {one.samples: one.values[name] for one in reported if name in one.values}
 
 
 @pytest.mark.slow

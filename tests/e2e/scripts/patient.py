@@ -1,10 +1,11 @@
 """Trains slowly while the file HURRY is not there, then as fast as it can: a test takes all the time that it needs.
 
 With NEWCOMERS_FAIL set, processes that are to join a running training end at once. With APPENDS set, rank 0 writes every
-step to files of the output folder. With PRINTS set, each rank prints its present rank every step. With SHARDED set, each rank holds a part
-of the model, on a mesh of the dimensions that it names.
+step to files of the output folder. With PRINTS set, each rank prints its present rank every step. With SHARDED set, each rank
+holds a part of the model, on a mesh of the dimensions that it names. With STOPS set, rank 0 adds each stop to that file.
 """
 
+import json
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.data import TensorDataset
 
 import headway
+from headway.train import Change
 
 STEP_S = 0.05
 hurry = Path(os.environ["HURRY"])
@@ -51,6 +53,14 @@ def shard(model: nn.Sequential, mesh: DeviceMesh) -> nn.Module:
     if "tp" in names:
         parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     return fully_shard(model, mesh=mesh[tuple(name for name in names if name not in {"pp", "tp"})])
+
+
+@run.before_change
+def note_stop(_change: Change) -> None:
+    stop = run.preemption()
+    if stop is not None and run.is_main and "STOPS" in os.environ:
+        with Path(os.environ["STOPS"]).open("a", encoding="utf-8") as stops:
+            stops.write(json.dumps([stop.kind, stop.reason, stop.left_s]) + "\n")
 
 
 names = os.environ.get("SHARDED", "").split(",")

@@ -67,7 +67,7 @@ def new_trainer(run: Run, **arguments: Any) -> Any:
     return elastic_trainer(run, enable_model_summary=False, **arguments)
 
 
-def fit(run: Run, epochs: int = EPOCHS, **arguments: Any) -> Any:
+def fit(run: Run, epochs: int | None = EPOCHS, **arguments: Any) -> Any:
     module = new_module()
     trainer = new_trainer(run, max_epochs=epochs, log_every_n_steps=1, gradient_clip_val=0.5, **arguments)
     loader = run.loader(data(), global_batch=8, max_local_batch=3)
@@ -91,6 +91,30 @@ def plain(run: Run, epochs: int = EPOCHS) -> nn.Module:
             optimizer.step()
         schedule.step()
     return model
+
+
+def plain_steps(run: Run, steps: int) -> nn.Module:
+    """Like `plain`, with the schedule after each epoch of three steps."""
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    wrapped, optimizer, schedule = run.prepare(model, optimizer, schedule)
+    loader = run.loader(data(), global_batch=8)
+    for step in run.train_steps(steps):
+        for x, y in loader:
+            loss = mse_loss(wrapped(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+        if step % 3 == 2:
+            schedule.step()
+    return model
+
+
+def assert_close(ours: nn.Module, theirs: nn.Module) -> None:
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -122,11 +146,57 @@ def test_it_goes_on_where_the_checkpoint_is(tmp_path: Path) -> None:
     assert over.seen == []
 
 
+def test_max_steps_counts_optimizer_steps_also_after_a_checkpoint(tmp_path: Path) -> None:
+    kept = str(tmp_path / "kept")
+    early = fit(make_run(checkpoint_uri=kept, generation=1), epochs=None, max_steps=2)
+    assert (early.trainer.global_step, early.seen) == (2, [0])
+    run = make_run(control=tmp_path, checkpoint_uri=kept, generation=2)
+    module = fit(run, epochs=None, max_steps=7)
+    assert (run.steps, module.trainer.global_step, module.seen) == (7, 7, [0, 1, 2])
+    assert_close(module.network, plain_steps(make_run(), 7))
+    assert [audit["exactly_once"] for audit in messages(tmp_path, "epoch_closed")] == [True] * 2
+    assert [done["samples"] for done in messages(tmp_path, "completed")] == [2 * SAMPLES + 8]
+    validated = [one["samples"] for one in messages(tmp_path, "metrics") if "error" in one["values"]]
+    assert validated == [22, 44, 52]
+    over = fit(make_run(checkpoint_uri=kept, generation=3), epochs=None, max_steps=7)
+    assert (over.trainer.global_step, over.seen) == (7, [])
+
+
+@pytest.mark.parametrize(("limits", "steps"), [({"max_steps": 4}, 4), ({"max_steps": 10}, 9)])
+def test_the_first_limit_ends_training(limits: dict[str, int], steps: int, tmp_path: Path) -> None:
+    module = fit(make_run(control=tmp_path), **limits)
+    assert module.trainer.global_step == steps
+    assert_close(module.network, plain_steps(make_run(), steps))
+    assert len(messages(tmp_path, "completed")) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "epochs"),
+    [({"max_epochs": 2, "min_epochs": 2}, 8), ({"max_epochs": None, "max_steps": 16}, 8)],
+)
+def test_an_adaptive_job_ends_at_the_progress_of_the_limits(
+    limits: dict[str, Any], epochs: int, tmp_path: Path
+) -> None:
+    """At an unscaled rate a step of 16 samples makes the progress of one of 4: two epochs of 32 become eight."""
+    run = make_run(
+        control=tmp_path, global_batch=4, most_global_batch=16, start_global_batch=16, lr_rule="none"
+    )
+    module = new_module()
+    x = torch.linspace(-1, 1, 32).unsqueeze(1)
+    loader = run.loader(TensorDataset(x, 3 * x + 1), global_batch=4)
+    new_trainer(run, **limits).fit(module, loader)
+    assert module.seen == list(range(epochs))
+    assert (run.steps, module.trainer.global_step, run.progress) == (2 * epochs, 2 * epochs, 2.0)
+    assert len(messages(tmp_path, "epoch_closed")) == epochs
+    assert len(messages(tmp_path, "completed")) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ({"accumulate_grad_batches": 2}, "accumulate_grad_batches must stay 1"),
-        ({"max_steps": 7}, "give max_epochs, and neither max_steps"),
+        ({"epochs": -1}, "give max_epochs or max_steps"),
+        ({"min_steps": 7}, "min_steps is not followed"),
         ({"limit_train_batches": 0.5}, "skip samples of an epoch"),
         ({"strategy": "ddp", "devices": 2}, r"devices, strategy: decided by Headway"),
     ],
