@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from service.domain.policies.framework.policy import RoundInput
+from service.domain.policies.framework.work_left import LEAST_OWN_JOBS
 from service.domain.policies.registry import POLICIES
 from service.embedding import FinishedArrays, Guarantees, JobArrays, PolicyResult, Problem, Row, choose, solve
 
@@ -153,7 +154,8 @@ ONE_SLOT = {"goodput": [[1.0], [1.0]], "slots": [1], "kind": [0], "capacity": [1
 
 @pytest.mark.parametrize(("work", "winner"), [((100.0, 4000.0), 0), ((4000.0, 100.0), 1)])
 def test_the_job_whose_class_is_short_goes_first(work: tuple[float, float], winner: int) -> None:
-    finished: FinishedArrays = {"job_class": [0, 1], "work": work, "run_s": work}
+    ended = work * LEAST_OWN_JOBS
+    finished: FinishedArrays = {"job_class": [0, 1] * LEAST_OWN_JOBS, "work": ended, "run_s": ended}
     result = choose("goodput", **ONE_SLOT, job_class=[0, 1], done=0.0, finished=finished)
     assert np.flatnonzero(result.choices >= 0).tolist() == [winner]
 
