@@ -192,6 +192,14 @@ def test_a_run_lasts_for_its_minimum_and_then_yields_to_the_better_job(
     assert result.choices[holder] == 0
 
 
+@pytest.mark.parametrize(("run_s", "holder"), [(199.0, 0), (201.0, 1)])
+def test_the_minimum_run_time_follows_from_the_cost_of_a_stop(run_s: float, holder: int) -> None:
+    known = {"current": [0, -1], "weight": [1.0, 9.0], "change_s": 0.0, "stop_s": 10.0}
+    guarantees: Guarantees = {"run_s": [run_s, 0.0]}
+    result = choose("goodput", **ONE_SLOT, **known, age_s=[300.0, 50.0], guarantees=guarantees)
+    assert result.choices[holder] == 0
+
+
 def test_a_job_that_waited_long_enough_gets_its_turn() -> None:
     known = {"current": [0, -1], "weight": [1e6, 1.0], "age_s": [9000.0, 2000.0], "change_s": 0.0}
     assert choose("goodput", **ONE_SLOT, **known, guarantees={}).choices.tolist() == [-1, 0]
