@@ -22,6 +22,7 @@ from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.rules import contend
 from service.domain.policies.framework.policy import Choices, Configurations, FinishedJobs, RoundInput
+from service.domain.policies.framework.speedup import stop_cost_s
 from service.domain.policies.registry import POLICIES
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.domain.shared.errors import InvalidField
@@ -70,6 +71,8 @@ class JobArrays(TypedDict, total=False):
     """Number of changes of the job's slots. Default: 0."""
     change_s: ArrayLike
     """Seconds of training that a change of the job's slots costs. Default: 30."""
+    stop_s: ArrayLike
+    """Seconds of training that the loss of all slots costs, until the next start. Default: `change_s`."""
     remaining: ArrayLike
     """Reference samples left, NaN if unknown. Default: NaN."""
     requested_slots: ArrayLike
@@ -83,8 +86,9 @@ class JobArrays(TypedDict, total=False):
     seats: ArrayLike
     """Configuration of each job that must have slots, -1 for the others; together they must fit. Default: -1."""
     firm: ArrayLike
-    next_turn: ArrayLike
     """Running jobs that keep slots whatever others would gain, as booleans. Default: none."""
+    next_turn: ArrayLike
+    """Positive for waiting jobs that come before others with seats, the greatest first. Default: 0."""
     done: ArrayLike
     """Reference samples that the job has done, NaN if unknown. Default: NaN."""
     converged: ArrayLike
@@ -111,7 +115,7 @@ class Guarantees(TypedDict, total=False):
     """Seconds since the job last began to hold slots; 0 for a waiting one. Default: its age if it holds slots."""
     min_run_s: ArrayLike
     """Seconds for which a started job runs before another job's gain may stop it. Default: 60, or twenty times
-    `change_s` if that is more.
+    `stop_s` if that is more.
     """
     max_wait_s: float
     """Seconds after which a waiting job gets its turn. Default: 1800."""
@@ -231,6 +235,7 @@ def _job_arrays(given: JobArrays, shape: tuple[int, ...], kinds: int) -> dict[st
         "served_slot_s": _numbers("served_slot_s", given.get("served_slot_s", 0.0), (jobs,)),
         "changes": _whole("changes", given.get("changes", 0), jobs),
         "change_s": _numbers("change_s", given.get("change_s", CHANGE_S), (jobs,)),
+        "stop_s": _numbers("stop_s", given.get("stop_s", given.get("change_s", CHANGE_S)), (jobs,)),
         "remaining": _numbers("remaining", given.get("remaining", np.nan), (jobs,), or_nan=True),
         "requested_slots": _whole("requested_slots", given.get("requested_slots", 1), jobs, at_least=1),
         "job_class": _whole("job_class", given.get("job_class", 0), jobs),
@@ -265,7 +270,7 @@ def _guaranteed(given: RoundInput, rules: Guarantees, solve: Solve) -> RoundInpu
     if given.seats is not None or given.firm is not None:
         raise ValueError("give either guarantees, from which seats and firm follow, or seats and firm")
     shape, holds = given.current.shape, given.current != NOTHING
-    least_s = np.maximum(USUAL.min_run_s, RUN_COSTS * given.change_s)
+    least_s = np.maximum(USUAL.min_run_s, RUN_COSTS * stop_cost_s(given))
     tenure = Tenure(
         run_s=np.where(holds, _numbers("run_s", rules.get("run_s", given.age_s), shape), 0.0),
         min_run_s=_numbers("min_run_s", rules.get("min_run_s", least_s), shape),

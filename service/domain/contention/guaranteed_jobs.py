@@ -131,12 +131,19 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
     else:
         waits = admitted & ~overdue & ~due & ~promised
         soon = _once_left(given, tenure.leaving)
+        since = (given.age_s[None, :] < tenure.run_s[:, None]) | (tenure.run_s >= tenure.min_run_s)[:, None]
         barred, coming = not_worth_a_stop(
-            given, soon, tenure.restart_s, tenure.left_s, tenure.priority, smallest, waits
+            given,
+            soon,
+            tenure.restart_s,
+            tenure.left_s,
+            tenure.priority,
+            smallest,
+            waits,
+            _stoppable(tenure.priority, firm, since),
         )
         barred |= resting_jobs(tenure.priority, tenure.rests_s, ~holds & waits)
         rivals = admitted & ~barred
-        since = (given.age_s[None, :] < tenure.run_s[:, None]) | (tenure.run_s >= tenure.min_run_s)[:, None]
         firm &= ~lifted(
             given, firm & ~due, tenure.priority, smallest, among=rivals & ~promised, submitted_since=since
         )
@@ -158,6 +165,15 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
         barred=barred,
         coming=coming,
         next_turn=_next_turn(given, ~holds & (seats != NOTHING), due, promised, overdue),
+    )
+
+
+def _stoppable(priority: FloatArray, firm: BoolArray, submitted_since: BoolArray) -> BoolArray:
+    """Return True (J, J) where the second job may take the slots of the first one."""
+    lower = priority[:, None] < priority[None, :]
+    return np.asarray(
+        (lower & (submitted_since | ~firm[:, None]))
+        | ((priority[:, None] == priority[None, :]) & ~firm[:, None])
     )
 
 

@@ -91,7 +91,7 @@ def lifted(
         if not (lower & protected).any():
             break
         if room.column_of(job) == NOTHING:
-            yielding = _fewest(
+            yielding = fewest(
                 given, room, job, lower & (submitted_since[:, job] | ~protected), priority, smallest
             )
             stays[yielding] = False
@@ -106,7 +106,7 @@ def _descending(among: BoolArray, priority: FloatArray, waited_s: FloatArray) ->
     yield from order[np.lexsort((-waited_s[order], -priority[order]))].tolist()
 
 
-def _fewest(
+def fewest(
     given: RoundInput, room: Room, job: int, lower: BoolArray, priority: FloatArray, smallest: IntArray
 ) -> list[int]:
     """Release the lowest and fewest jobs that make room for the job, and return them; none if all do not suffice.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.contention.priorities import Room
+from service.domain.contention.priorities import Room, fewest
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import goodput_now
 from service.domain.policies.framework.work_left import LEAST_OWN_JOBS
@@ -20,10 +20,11 @@ def not_worth_a_stop(
     priority: FloatArray,
     smallest: IntArray,
     among: BoolArray,
+    stoppable: BoolArray,
 ) -> tuple[BoolArray, IntArray]:
     """Return the waiting jobs (J,) that start on free slots only, and the configurations (J,) for which jobs wait.
 
-    They would train for less time than it costs to stop a job for them and start it again, from the order to stop to
+    `stoppable` (J, J) is True where the first job may be stopped for the second one. Those that wait would train for less time than it costs to stop a job for them and start it again, from the order to stop to
     the next first step; or slots that others are about to leave suffice for them. A job of unknown length is brief if
     all ended jobs of its class were, and there are enough of them (`LEAST_OWN_JOBS`).
 
@@ -35,25 +36,95 @@ def not_worth_a_stop(
     coming = np.full(len(among), NOTHING, dtype=np.int64)
     if restart_s is None:
         return none, coming
-    cost_s = float(restart_s[holds].min()) if holds.any() else 0.0
+    cost_s = _StopCosts(given, restart_s, priority, smallest, stoppable)
     waits = among & ~holds & (smallest != NOTHING)
     speed = given.goodput[np.arange(len(smallest)), np.maximum(smallest, 0)]
-    brief = np.asarray(waits & (_longest_left_s(given, speed) < cost_s))
+    longest_s = _longest_left_s(given, speed)
+    brief = waits & (longest_s < cost_s.most)
+    for job in np.flatnonzero(brief).tolist():
+        brief[job] = longest_s[job] < cost_s.of(job)
     left_s = _left_s(given, goodput_now(given))
     if reported_s is not None:
         left_s = np.where(np.isfinite(left_s), left_s, reported_s)
-    ends = holds & (left_s < cost_s)
     now = _without(given, smallest, none)
     found: BoolArray = np.asarray(brief & _without_room(now, brief))
-    if ends.any() or soon is not given:
+    ends_s = np.where(holds, left_s, np.inf)
+    if (ends_s < cost_s.most.max(initial=0.0)).any() or soon is not given:
         line = _in_line(priority, given.waited_s, waits)
-        waiting, coming = _awaiting(priority, line, brief, now, _without(soon, smallest, ends))
+        then = _Leaving(_without(soon, smallest, none), ends_s, given.current, cost_s)
+        waiting, coming = _awaiting(priority, line, brief, now, then)
         found |= waiting
     return found, coming
 
 
+class _StopCosts:
+    """Seconds of training that the stops for a waiting job cost, from each order to stop to the next first step.
+
+    They are those of the fewest and lowest jobs whose slots the job needs; `most` (J,) bounds them without a search.
+    """
+
+    def __init__(
+        self,
+        given: RoundInput,
+        restart_s: FloatArray,
+        priority: FloatArray,
+        smallest: IntArray,
+        stoppable: BoolArray,
+    ) -> None:
+        self._given, self._restart_s, self._priority = given, restart_s, priority
+        self._smallest, self._stoppable = smallest, stoppable
+        self._holds = given.current != NOTHING
+        self._found: dict[int, float] = {}
+        slots = given.configurations.slots[np.maximum(smallest, 0)]
+        self.most = slots * restart_s[self._holds].max(initial=0.0)
+
+    def of(self, job: int) -> float:
+        """Return the cost for a waiting job. Where no stops suffice, it is the least cost of any."""
+        if job not in self._found:
+            self._found[job] = self._cost_s(job)
+        return self._found[job]
+
+    def _cost_s(self, job: int) -> float:
+        room = Room(self._given, self._smallest)
+        for one in np.flatnonzero(self._holds).tolist():
+            room.take(one, int(self._smallest[one]))
+        may = self._holds & self._stoppable[:, job]
+        stopped = fewest(self._given, room, job, may, self._priority, self._smallest)
+        if stopped:
+            return float(self._restart_s[stopped].sum())
+        return float(self._restart_s[self._holds].min(initial=np.inf)) if self._holds.any() else 0.0
+
+
+class _Leaving:
+    """Room once the jobs have ended that end before the stops for a waiting job would have paid off."""
+
+    def __init__(self, room: Room, ends_s: FloatArray, current: IntArray, cost_s: _StopCosts) -> None:
+        self._room, self._ends_s, self._current, self._cost_s = room, ends_s, current, cost_s
+        self._gone: set[int] = set()
+
+    def column_of(self, job: int) -> int:
+        """Return a smallest configuration of the job that fits then, `NOTHING` if none does."""
+        self._end_before(float(self._cost_s.most[job]))
+        if self._room.column_of(job) == NOTHING:
+            return NOTHING
+        self._end_before(self._cost_s.of(job))
+        return self._room.column_of(job)
+
+    def take(self, job: int, column: int) -> None:
+        """Give the job a column."""
+        self._room.take(job, column)
+
+    def _end_before(self, time_s: float) -> None:
+        gone = set(np.flatnonzero(self._ends_s < time_s).tolist())
+        for job in gone - self._gone:
+            self._room.release(job)
+        for job in self._gone - gone:
+            self._room.take(job, int(self._current[job]))
+        self._gone = gone
+
+
 def _awaiting(
-    priority: FloatArray, line: list[int], brief: BoolArray, now: Room, then: Room
+    priority: FloatArray, line: list[int], brief: BoolArray, now: Room, then: _Leaving
 ) -> tuple[BoolArray, IntArray]:
     """Return the jobs of a line that get nothing now, and the configurations (J,) for which jobs wait.
 

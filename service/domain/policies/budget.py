@@ -30,6 +30,7 @@ from service.domain.policies.framework.speedup import (
     finite,
     holding,
     kind_capacity,
+    stop_cost_s,
     usable_goodput,
     weights,
 )
@@ -115,7 +116,7 @@ class BudgetPolicy:
         per_sample = np.where(runs, cost / np.where(runs, rate, 1.0), np.inf).min(axis=1, initial=np.inf)
         worth = np.where(runs, np.where(runs.any(axis=1), per_sample, 0.0)[:, None] * rate, 0.0)
         worth -= mu[:, None] * prices + np.where(changed(given), self._change_share(given, rate) * cost, 0.0)
-        idle = -weight * np.where(holding(given), finite(given.change_s) / self.horizon_s, 0.0)
+        idle = -weight * np.where(holding(given), stop_cost_s(given) / self.horizon_s, 0.0)
         return solved(given, solve, np.where(runs, worth, -np.inf), idle, "hours of delay per hour")
 
     def advance(self, given: RoundInput, history: RoundHistory) -> tuple[BudgetPolicy, Mapping[str, Any]]:

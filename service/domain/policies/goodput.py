@@ -17,6 +17,7 @@ from service.domain.policies.framework.speedup import (
     finite,
     kept,
     known_length,
+    stop_cost_s,
     usable_goodput,
     weights,
 )
@@ -55,7 +56,8 @@ class Goodput:
       likely. A start costs as much: short jobs gain little from many slots. A running job
       that loses all of its slots is charged 1 - change, since it has to start again. A job that loses a part
       of its worth is charged that part of 1 - change, since it will grow back later. Otherwise a job with a
-      long restart could be sent to a few slots for a minute, which it would spend on starting.
+      long restart could be sent to a few slots for a minute, which it would spend on starting. The loss of all slots
+      costs a stop and a start (`RoundInput.stop_s`), also for a job that changes in place.
     - patience: (1 + seconds waited in all / (seconds served + patience_s)) ** 2. It is unbounded for a job
       that gets nothing, so that every job has its turn, and at most the inverse square of its share for a
       running job.
@@ -88,15 +90,17 @@ class Goodput:
         learned = work_left(given, share)
         left_s = None if learned is None else learned / share[:, None]
         worth = self._weight(given, share, left_s)[:, None] * speedup**self.p
-        left = self._left_by_change(given, share, speedup, left_s)
+        left = self._left_by_change(given, given.change_s, share, speedup, left_s)
         utility = worth * np.where(kept(given), 1.0, left**self.p)
         if given.thrift is not None:
             utility = utility * given.thrift**self.p
         held = np.where(kept(given), worth, 0.0).max(axis=1, initial=0.0)
         back = np.where(kept(given), worth * (1 - left), 0.0).max(axis=1, initial=0.0)
+        now = np.where(kept(given), speedup, 0.0).max(axis=1, initial=0.0)[:, None]
+        stopped = held * (1 - self._left_by_change(given, stop_cost_s(given), share, now, left_s)[:, 0])
         given_up = np.maximum(1 - worth / np.maximum(held, 1e-12)[:, None], 0.0)
         utility = np.where(goodput > 0, utility - back[:, None] * given_up, -np.inf)
-        return solved(given, solve, utility, -back, "weighted speedup ** p")
+        return solved(given, solve, utility, -stopped, "weighted speedup ** p")
 
     def _weight(self, given: RoundInput, share: FloatArray, left_s: FloatArray | None) -> FloatArray:
         """Return the weight (J,) of each job's speedup. `left_s` (J, V) are likely times to go at a speedup of 1."""
@@ -110,16 +114,21 @@ class Goodput:
         return np.asarray(weights(given) * rank**self.shortest_first * patience)
 
     def _left_by_change(
-        self, given: RoundInput, share: FloatArray, speedup: FloatArray, left_s: FloatArray | None
+        self,
+        given: RoundInput,
+        cost_s: FloatArray,
+        share: FloatArray,
+        speedup: FloatArray,
+        left_s: FloatArray | None,
     ) -> FloatArray:
         """Return the fraction (J, C), from 0 to 1, of a job's training that a change to a configuration now
         leaves.
 
-        `share` (J,) is the goodput at a speedup of 1, and `left_s` (J, V) are likely times to go at it.
+        `cost_s` (J,) is what the change costs, `share` (J,) is the goodput at a speedup of 1, and `left_s` (J, V) are likely times to go at it.
         """
         between_s = finite(given.age_s) / (1 + finite(given.changes))
         usual_s = np.maximum(self.settled_s, _LASTS * between_s)
-        change_s = _AND_BACK * finite(given.change_s)
+        change_s = _AND_BACK * finite(cost_s)
         if left_s is None:
             end_s = np.where(known_length(given), finite(given.remaining) / share, np.inf)
             left_s = end_s[:, None]

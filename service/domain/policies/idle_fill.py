@@ -11,7 +11,7 @@ from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row, So
 from service.domain.policies.framework.parameter import parameter
 from service.domain.policies.framework.policy import Choices, RoundInput
 from service.domain.policies.framework.scaling import scaling_factors
-from service.domain.policies.framework.speedup import changed, finite, holding, kept
+from service.domain.policies.framework.speedup import changed, finite, holding, kept, stop_cost_s
 from service.domain.shared.arrays import BoolArray, IntArray
 
 USUAL_WEIGHT = 1.0
@@ -24,8 +24,8 @@ class IdleFill:
     """Opportunistic jobs of a low weight on slots that other jobs leave, if a change pays off soon.
 
     A configuration is worth `forward_s * S(n)`, where S is the scaling factor. A configuration other than the
-    present one costs `change_s * S(now)`, the training lost during the change; losing all slots is such a
-    change too. Jobs of weight 1 and above are decided first, by the same rule.
+    present one costs `change_s * S(now)`, the training lost during the change; losing all slots costs
+    `stop_s * S(now)`. Jobs of weight 1 and above are decided first, by the same rule.
 
     Slots of one kind are interchangeable, so the paper's program over nodes is one over counts once its
     constant for "no migration" is large enough. The published constant forbids changes by more than about
@@ -39,10 +39,10 @@ class IdleFill:
         """Return the choices for jobs of usual weight, then for opportunistic jobs on the slots left."""
         scaling = scaling_factors(given)
         now = np.where(kept(given), scaling, 0.0).sum(axis=1)
-        cost = finite(given.change_s) * now
+        cost, stop = finite(given.change_s) * now, stop_cost_s(given) * now
         worth = self.forward_s * scaling - np.where(changed(given), cost[:, None], 0.0)
         utility = np.where(scaling > 0, worth, -np.inf)
-        idle = np.where(holding(given), -cost, 0.0)
+        idle = np.where(holding(given), -stop, 0.0)
         problem = Problem(utility=utility, idle=idle, rows=given.rows, current=given.current)
         first = finite(given.weight, otherwise=1.0) >= USUAL_WEIGHT
         solution = solve(_only(problem, first))

@@ -243,6 +243,7 @@ class _Run:
             served_slot_s=jobs.before_slot_s[rows] + jobs.served_slot_s[rows],
             changes=jobs.changes_before[rows] + jobs.changes[rows],
             change_s=transitions.change_s(rows),
+            stop_s=jobs.restart_s[rows],
             remaining=np.where(declares, jobs.total[rows] - progress, np.nan),
             requested_slots=self._requested[rows],
             job_class=self._classes.job_class[rows],

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from headway.contract.agents import RunCommand
 from headway.contract.views.jobs import JobState, Reason
+from service.domain.policies.framework.work_left import LEAST_OWN_JOBS
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings, run_of
 from tests.integration.service.test_life_of_a_job import message, stop
 from tests.integration.service.test_long_run_budget import skip
@@ -54,27 +55,34 @@ async def explained(harness: Harness, job: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-@pytest.mark.parametrize("recurs", [True, False], ids=["known classes", "new classes"])
+@pytest.mark.parametrize(
+    ("ended", "recurs"),
+    [(LEAST_OWN_JOBS, True), (LEAST_OWN_JOBS - 1, True), (1, False)],
+    ids=["known classes", "classes with few ended jobs", "new classes"],
+)
 async def test_of_two_equal_waiting_jobs_the_one_of_the_shorter_class_goes_first(
-    harness: Harness, recurs: bool
+    harness: Harness, ended: int, recurs: bool
 ) -> None:
     agent = await harness.join("alpha", slots=1)
-    for name, samples in (("long-1", LONG), ("short-1", SHORT)):
-        await train_to_its_end(harness, agent, name, samples)
+    counts = recurs and ended >= LEAST_OWN_JOBS
+    for number in range(ended):
+        for name, samples in ((f"long-{number}", LONG), (f"short-{number}", SHORT)):
+            await train_to_its_end(harness, agent, name, samples)
     await harness.submit("busy", **ONE_SLOT)
     await harness.turn()
     busy = run_of(await agent.commands())
-    long, short = ("long-2", "short-2") if recurs else ("slow-2", "quick-2")
+    long, short = ("long-9", "short-9") if recurs else ("slow-9", "quick-9")
     for name in (long, short):
         await harness.submit(name, **ONE_SLOT)
     await harness.turn()
     waits = await explained(harness, long)
     assert (waits["reason"], waits["policy"]) == (Reason.WAITING_FOR_CAPACITY, "goodput")
-    assert ("1 ended job" in waits["message"]) == recurs
+    assert (f"and {ended} ended jobs of its class took" in waits["message"]) == counts
+    assert ("shorter jobs go first" in waits["message"]) == counts
     await skip(harness, agent, 30.0)
     await stop(agent, busy, exit_code=0, completed=True)
     await harness.turn()
-    first, later = (short, long) if recurs else (long, short)
+    first, later = (short, long) if counts else (long, short)
     assert (await harness.job(first)).state is JobState.STARTING
     assert (await harness.job(later)).state is JobState.PENDING
 

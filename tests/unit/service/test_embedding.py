@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from service.domain.policies.framework.policy import RoundInput
+from service.domain.policies.framework.work_left import LEAST_OWN_JOBS
 from service.domain.policies.registry import POLICIES
 from service.embedding import FinishedArrays, Guarantees, JobArrays, PolicyResult, Problem, Row, choose, solve
 
@@ -153,7 +154,8 @@ ONE_SLOT = {"goodput": [[1.0], [1.0]], "slots": [1], "kind": [0], "capacity": [1
 
 @pytest.mark.parametrize(("work", "winner"), [((100.0, 4000.0), 0), ((4000.0, 100.0), 1)])
 def test_the_job_whose_class_is_short_goes_first(work: tuple[float, float], winner: int) -> None:
-    finished: FinishedArrays = {"job_class": [0, 1], "work": work, "run_s": work}
+    ended = work * LEAST_OWN_JOBS
+    finished: FinishedArrays = {"job_class": [0, 1] * LEAST_OWN_JOBS, "work": ended, "run_s": ended}
     result = choose("goodput", **ONE_SLOT, job_class=[0, 1], done=0.0, finished=finished)
     assert np.flatnonzero(result.choices >= 0).tolist() == [winner]
 
@@ -187,6 +189,14 @@ def test_a_run_lasts_for_its_minimum_and_then_yields_to_the_better_job(
 ) -> None:
     known = {"current": [0, -1], "weight": [1.0, 9.0], "change_s": 0.0, "age_s": [100.0, 50.0]}
     result = choose("goodput", **ONE_SLOT, **known, guarantees=guarantees)
+    assert result.choices[holder] == 0
+
+
+@pytest.mark.parametrize(("run_s", "holder"), [(199.0, 0), (201.0, 1)])
+def test_the_minimum_run_time_follows_from_the_cost_of_a_stop(run_s: float, holder: int) -> None:
+    known = {"current": [0, -1], "weight": [1.0, 9.0], "change_s": 0.0, "stop_s": 10.0}
+    guarantees: Guarantees = {"run_s": [run_s, 0.0]}
+    result = choose("goodput", **ONE_SLOT, **known, age_s=[300.0, 50.0], guarantees=guarantees)
     assert result.choices[holder] == 0
 
 

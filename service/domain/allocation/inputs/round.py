@@ -30,7 +30,7 @@ from service.domain.allocation.limits.risk import thrift
 from service.domain.allocation.limits.spending import SpendingBar, cap_rows, worth_of_a_sample
 from service.domain.allocation.limits.tenancy import Tenancy, tenancy_of
 from service.domain.cluster.snapshot import Served, Snapshot
-from service.domain.contention.costs import change_s
+from service.domain.contention.costs import change_s, restart_s
 from service.domain.contention.promises import with_promises_held
 from service.domain.contention.rules import Contest, contend
 from service.domain.contention.tenure import evidence_of, tenure_of
@@ -99,7 +99,7 @@ class Round:
             digest.update(np.ascontiguousarray(one).tobytes())
         for name in ("current", "weight", "waited_s", "served_slot_s", "changes", "change_s", "remaining"):
             digest.update(getattr(given, name).tobytes())
-        for factor in (given.thrift, given.share, given.done, given.converged):
+        for factor in (given.thrift, given.share, given.done, given.converged, given.stop_s):
             if factor is not None:
                 digest.update(factor.tobytes())
         if given.finished is not None:
@@ -202,6 +202,7 @@ def _given(
         done=np.array([float(job.progress.work_done) for job in jobs]) * worth,
         converged=converged_samples(jobs) * worth,
         finished=finished_jobs(scope.snapshot.ended_runs, jobs, worth),
+        stop_s=np.array([restart_s(job) for job in jobs], dtype=np.float64),
     )
 
 

@@ -118,6 +118,8 @@ class RoundInput:
         converged: (J,) reference samples from the job's start at which its loss curve converges, NaN if unknown; None if all
             are unknown.
         finished: jobs that ended before; None if nothing is known about them.
+        stop_s: (J,) seconds of training that the loss of all slots costs a job, from the order to stop to the first step
+            of its next start; None if it is `change_s`.
     """
 
     configurations: Configurations
@@ -143,6 +145,7 @@ class RoundInput:
     done: FloatArray | None = None
     converged: FloatArray | None = None
     finished: FinishedJobs | None = None
+    stop_s: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

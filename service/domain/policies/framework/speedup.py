@@ -61,6 +61,15 @@ def holding(given: RoundInput) -> BoolArray:
     return (given.current >= 0) & (given.current < len(given.configurations.slots))
 
 
+def stop_cost_s(given: RoundInput) -> FloatArray:
+    """Return the seconds of training (J,) that the loss of all slots costs each job.
+
+    They are at least those of a change, so that a job without slots is not better off than one with fewer.
+    """
+    change_s = finite(given.change_s)
+    return change_s if given.stop_s is None else np.maximum(finite(given.stop_s), change_s)
+
+
 def goodput_now(given: RoundInput) -> FloatArray:
     """Return the goodput (J,) of each job at the configuration that it holds; 0 for a job that holds none."""
     rows = np.arange(len(given.current))

@@ -138,3 +138,31 @@ def test_nobody_is_stopped_for_a_job_whose_class_always_ended_within_the_cost_of
     nobody = np.zeros(5, dtype=np.bool_)
     seats = guaranteed_jobs_of(given, scene.tenure, solve, nobody)
     assert bool(seats.barred[4]) is not stops
+
+
+@pytest.mark.parametrize(("work_s", "stops"), [(10.0, False), (40.0, True)])
+@pytest.mark.parametrize("first_s", [3.0, 300.0])
+def test_the_cost_of_a_stop_is_that_of_the_job_that_would_be_stopped(
+    first_s: float, work_s: float, stops: bool
+) -> None:
+    """The higher priority is not stopped for the newcomer, so the cost of its restart does not count."""
+    higher = running(1, **ONE, priority=90, restart_s=first_s)
+    lower = [running(1, **ONE, priority=10, restart_s=30.0)] * 3
+    newcomer = waiting(**ONE, priority=80, age_s=0.0, remaining=100.0 * work_s)
+    assert barred(higher, *lower, newcomer)[4] is not stops
+
+
+@pytest.mark.parametrize(("left_s", "stops"), [(20.0, False), (40.0, True)])
+def test_a_job_waits_for_an_ending_one_as_long_as_the_stop_of_another_would_cost(
+    left_s: float, stops: bool
+) -> None:
+    ending = running(1, **ONE, priority=90, restart_s=3.0, reported_left_s=left_s)
+    lower = [running(1, **ONE, priority=10, restart_s=30.0)] * 3
+    assert barred(ending, *lower, waiting(**ONE, priority=80, age_s=0.0))[4] is not stops
+
+
+@pytest.mark.parametrize(("work_s", "stops"), [(50.0, False), (70.0, True)])
+def test_two_stops_for_a_job_cost_what_both_lose(work_s: float, stops: bool) -> None:
+    lower = [running(1, **ONE, priority=10, restart_s=30.0)] * 4
+    newcomer = waiting(sizes=(2,), priority=80, age_s=0.0, remaining=100.0 * 2**0.9 * work_s)
+    assert barred(*lower, newcomer)[4] is not stops

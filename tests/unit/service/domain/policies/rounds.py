@@ -68,6 +68,7 @@ def random_round(seed: int, *, jobs=4, kinds=1, sizes=4, capacity=None, rows=(),
         "change_s": rng.uniform(0, 3, jobs),
         "remaining": np.where(rng.random(jobs) < 0.8, rng.uniform(1e3, 1e6, jobs), np.nan),
         "served_slot_s": rng.uniform(0, 1e4, jobs),
+        "stop_s": rng.uniform(0, 30, jobs),
         "usd_per_h": slots * (1.0 + kind),
     }
     capacity = int(rng.integers(1, jobs * sizes)) if capacity is None else capacity

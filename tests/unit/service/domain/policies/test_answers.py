@@ -42,6 +42,7 @@ def test_whatever_is_given_there_is_an_answer_within_the_rows(data) -> None:
         current=np.array(data.draw(st.lists(st.integers(-1, 2), min_size=jobs, max_size=jobs))),
         weight=some(jobs),
         change_s=some(jobs),
+        stop_s=some(jobs),
         remaining=some(jobs),
         served_slot_s=some(jobs),
         requested_slots=np.array(data.draw(st.lists(st.integers(0, 5), min_size=jobs, max_size=jobs))),

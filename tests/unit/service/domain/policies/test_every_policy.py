@@ -57,6 +57,7 @@ def test_nonsense_gives_an_answer(name: str, data: st.DataObject) -> None:
         served_s=numbers(jobs, 1),
         served_slot_s=numbers(jobs),
         change_s=numbers(jobs),
+        stop_s=numbers(jobs),
         remaining=numbers(jobs),
         changes=[data.draw(st.integers(-1, 5)) for _ in range(jobs)],
         requested_slots=[data.draw(st.integers(-1, 9)) for _ in range(jobs)],

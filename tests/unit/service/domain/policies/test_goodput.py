@@ -56,9 +56,11 @@ def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
             * (1 + waited_s / (round_.served_s[job].sum() + policy.patience_s)) ** 2
         )
         cost, held = 2 * round_.change_s[job], round_.current[job]
+        stop_s = round_.change_s if round_.stop_s is None else round_.stop_s
+        stop = 2 * max(stop_s[job], round_.change_s[job])
         usual_s = max(policy.settled_s, 0.75 * round_.age_s[job] / (1 + round_.changes[job]))
 
-        def after_change(speedup: float, job=job, cost=cost, usual_s=usual_s) -> float:
+        def after_change(speedup: float, cost=cost, job=job, usual_s=usual_s) -> float:
             lasts_s = min(usual_s, to_go[job] / speedup) if known[job] else usual_s
             return lasts_s / (lasts_s + cost)
 
@@ -72,7 +74,8 @@ def by_hand(round_: RoundInput, choice: np.ndarray, policy: Goodput) -> float:
         if held >= 0 and goodput[job, held] > 0:
             speedup = goodput[job, held] / usual[job]
             given_up = max(speedup**policy.p - worth, 0.0)
-            total -= weight * given_up * (1 - after_change(speedup))
+            back = after_change(speedup, stop if column < 0 else cost)
+            total -= weight * given_up * (1 - back)
     return total
 
 
@@ -168,9 +171,14 @@ def test_a_job_with_a_long_restart_is_not_sent_to_a_few_slots_for_a_short_one(
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), change_s=st.floats(0, 1e4), held=st.integers(0, 5))
+@given(
+    seed=st.integers(0, 10**6),
+    change_s=st.floats(0, 1e4),
+    stop_s=st.none() | st.floats(0, 1e4),
+    held=st.integers(0, 5),
+)
 def test_less_of_what_a_job_has_is_worth_no_more_than_that_and_no_less_than_nothing(
-    seed: int, change_s: float, held: int
+    seed: int, change_s: float, stop_s: float | None, held: int
 ) -> None:
     rng = np.random.default_rng(seed)
     round_ = a_round(
@@ -180,6 +188,7 @@ def test_less_of_what_a_job_has_is_worth_no_more_than_that_and_no_less_than_noth
         current=[held],
         change_s=[change_s],
         age_s=[float(rng.uniform(0, 1e5))],
+        **({} if stop_s is None else {"stop_s": [stop_s]}),
     )
     choices = Goodput().choose(round_, exactly)
     smaller = choices.utility[0, :held]

@@ -111,6 +111,13 @@ def test_the_held_configuration_needs_no_change_and_losing_it_needs_one_later() 
     assert found.idle.tolist() == pytest.approx([-back])
 
 
+def test_losing_all_slots_costs_a_restart_also_for_a_job_that_changes_in_place() -> None:
+    """A stop of 50 s leaves 5/6; a change in place costs nothing, so the loss of a part is not charged."""
+    found = choices(current=[1], change_s=[0.0], stop_s=[50.0])
+    assert found.utility[0].tolist() == pytest.approx([0.5, 0.75, 1.0])
+    assert found.idle.tolist() == pytest.approx([-0.75 / 6])
+
+
 def test_a_change_of_an_exponent_below_one() -> None:
     policy = Goodput(p=0.5, shortest_first=0.0)
     found = choices(policy, current=[2], change_s=[50.0])

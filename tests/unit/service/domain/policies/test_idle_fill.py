@@ -22,8 +22,12 @@ def published(given, forward_s: float) -> float:
         scale = [one / goodput[first] * slots[first] if first is not None else 0.0 for one in goodput]
         now = given.current[job]
         size_now = slots[now] if now >= 0 else 0
-        in_change = given.change_s[job] * (scale[now] if now >= 0 else 0.0)
-        worth = {0: -in_change if size_now else 0.0}
+        speed = scale[now] if now >= 0 else 0.0
+        in_change, stop_s = (
+            given.change_s[job] * speed,
+            given.change_s if given.stop_s is None else given.stop_s,
+        )
+        worth = {0: -max(stop_s[job] * speed, in_change) if size_now else 0.0}
         for size, factor in zip(slots, scale, strict=True):
             if factor > 0:
                 worth[size] = forward_s * factor - (in_change if size_now and size != size_now else 0.0)

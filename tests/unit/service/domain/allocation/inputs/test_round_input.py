@@ -79,6 +79,14 @@ def test_a_change_by_request_is_not_charged(fields: dict[str, Any], cost_s: floa
     assert given_of(running_alone(2, **fields)).change_s.tolist() == [cost_s]
 
 
+@pytest.mark.parametrize("fields", [{"live": True}, {"live": False}, {"live": True, "pinned_size": 4}])
+def test_a_stop_is_charged_as_a_measured_restart_also_where_changes_are_in_place(
+    fields: dict[str, Any],
+) -> None:
+    progress = JobProgress(start_s=10.0, stop_s=2.0, pause_s=0.2)
+    assert given_of(running_alone(2, progress=progress, **fields)).stop_s.tolist() == [12.0]
+
+
 def test_weights_and_classes_are_those_of_the_jobs() -> None:
     jobs = [
         elastic_job("gpt-1", name="gpt-1", priority=100, age_s=3.0),
@@ -196,6 +204,7 @@ def test_the_input_of_any_cluster_is_well_formed(snapshot: Snapshot) -> None:
         "served_slot_s",
         "changes",
         "change_s",
+        "stop_s",
         "remaining",
     ):
         assert getattr(given, name).shape == (jobs,), name
