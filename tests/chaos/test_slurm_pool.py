@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.engines.slurm_cluster import INSTALLED, MISSING, Slurm, slurm_cluster
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import JobState, JobView
 from headway.local.stack import LocalStack
 from tests.e2e.conftest import SCRIPTS, Cluster, end_job
-from tests.slurm import INSTALLED, MISSING, Slurm, slurm_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

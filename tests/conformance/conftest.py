@@ -14,6 +14,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from benchmarks.engines.slurm_cluster import INSTALLED, MISSING, Slurm, slurm_cluster
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import JobState, Reason
@@ -26,7 +27,6 @@ from service.usecases.ports.identity import ProjectRecord
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction
 from tests.conformance.ec2_rig import ec2, ec2_clients
-from tests.slurm import INSTALLED, MISSING, Slurm, slurm_cluster
 
 __all__ = ["ec2", "ec2_clients"]
 

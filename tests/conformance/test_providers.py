@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.engines.slurm_cluster import Slurm
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.markets import Market
 from headway.local.rented import machine_folders
@@ -24,7 +25,6 @@ from service.domain.rental.machines import Found, Machine, MachineState
 from service.domain.shared.errors import NoCapacity, ProviderRefused
 from service.usecases.ports.rental import JoinBy, Provider
 from tests.conformance.ec2_rig import Ec2Rig
-from tests.slurm import Slurm
 from tests.waiting import until
 
 NUMBERS = itertools.count()

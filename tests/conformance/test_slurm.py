@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.engines.slurm_cluster import Slurm
 from headway.contract.values.markets import Market
 from service.adapters.providers.slurm import SlurmProvider
 from service.domain.rental.machines import Found, Machine, MachineState
 from service.domain.shared.errors import NoCapacity, ProviderRefused, Unavailable
 from service.usecases.ports.rental import JoinBy
-from tests.slurm import Slurm
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.arguments import FOLDER, names
+from benchmarks.engines.slurm_cluster import INSTALLED, MISSING
 from benchmarks.networking.namespaces import why_not
 from service.simulation.model.profiles import data_folder
 from service.simulation.model.world import BadInput
@@ -50,8 +51,8 @@ ELSEWHERE = {"faults", "mixed_kinds"}
 """`tests/chaos/test_faults.py` and `tests/e2e/test_mixed_kinds.py` run them, for longer."""
 DEVICES = {"gpu": ["--device", "cpu"]}
 """Options of benchmarks that measure GPUs: the code is the same without them."""
-ROOT_ONLY = {"hosts"}
-"""They make network namespaces."""
+ROOT_ONLY = {"hosts", "slurm"}
+"""They make network namespaces, or play the nodes of a batch system."""
 
 
 def needs_data(name: str) -> bool:
@@ -72,6 +73,8 @@ def scratch() -> Iterator[Path]:
 def run_quick(name: str, scratch: Path, *, nobody: bool) -> None:
     if name in ROOT_ONLY and (missing := why_not()) is not None:
         pytest.skip(missing)
+    if name == "slurm" and not INSTALLED:
+        pytest.skip(MISSING)
     if needs_data(name):
         try:
             data_folder()

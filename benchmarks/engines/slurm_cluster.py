@@ -14,7 +14,7 @@ from pathlib import Path
 from headway.local.ports import free_port
 
 INSTALLED = all(shutil.which(one) for one in ("slurmctld", "slurmd", "sbatch", "squeue", "scancel"))
-MISSING = "SLURM IS NOT INSTALLED: ITS PROVIDER IS NOT TESTED (Debian: make slurm)"
+MISSING = "SLURM IS NOT INSTALLED: ITS PROVIDER IS NOT TRIED (Debian: make slurm)"
 _START_S = 30.0
 _CONF = """\
 ClusterName=hall
