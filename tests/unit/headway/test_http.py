@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from headway.client.client import ApiError, Client, HeadwayError, ServiceUnavailableError
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import FieldProblem, JobState, JobView, LogChunk, Problem
+from headway.errors import HeadwayError
 from headway.http import ServerEvent, _lines, parse_events
 from tests.unit.headway.stub import (
     NOW,
@@ -107,8 +108,16 @@ def test_a_retried_submit_carries_one_idempotency_key():
 def test_names_are_quoted_in_paths():
     service = StubService()
     with pytest.raises(ApiError):
-        service.client().job("a/../b?c")
-    assert service.requests[0].url.raw_path == b"/api/v1/jobs/a%2F..%2Fb%3Fc"
+        service.client().job("a..b?c")
+    assert service.requests[0].url.raw_path == b"/api/v1/jobs/a..b%3Fc"
+
+
+@pytest.mark.parametrize("name", ["a/../b", "..", "", "a\nb"])
+def test_name_that_would_lead_elsewhere_is_refused_before_any_request(name: str):
+    service = StubService()
+    with pytest.raises(HeadwayError, match="is no name and no id"):
+        service.client().job(name)
+    assert service.requests == []
 
 
 def test_pages_are_fetched_as_they_are_consumed():
