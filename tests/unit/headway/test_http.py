@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from headway.client.client import ApiError, Client, HeadwayError, ServiceUnavailableError
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import FieldProblem, JobState, JobView, LogChunk, Problem
-from headway.errors import HeadwayError
 from headway.http import ServerEvent, _lines, parse_events
 from tests.unit.headway.stub import (
     NOW,
