@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -144,6 +145,15 @@ async def test_held_pilot_is_no_capacity_and_leaves_no_job(world: World) -> None
     with pytest.raises(NoCapacity, match="waited"):
         await world.launch(machine, HEADWAY_SLURM_OPTIONS="--begin=now+1hour")
     assert world.slurm.command("squeue", "--noheader", "--states=pending").strip() == ""
+
+
+async def test_waiting_pilot_is_looked_at_less_and_less_often(world: World) -> None:
+    world.slurm.command("sdiag", "--reset")
+    with pytest.raises(NoCapacity, match="waited"):
+        await world.launch(world.machine(), HEADWAY_SLURM_OPTIONS="--begin=now+1hour")
+    asked = re.search(r"REQUEST_JOB_INFO\b.*count:(\d+)", world.slurm.command("sdiag"))
+    assert asked is not None
+    assert int(asked[1]) <= 8, "within 3 s"
 
 
 @pytest.mark.parametrize("option", ["--time=x", "--constraint=absent", "--begin=yesteryear"])

@@ -14,6 +14,8 @@ _log = structlog.get_logger()
 
 _READ_BYTES = 64 << 10
 """Upper bound on the bytes of notes that are read at once. A job may write anything into its file."""
+_KEPT = 256
+"""Upper bound on the changes that are remembered, the last ones."""
 
 
 class PresentRanks:
@@ -58,6 +60,7 @@ class PresentRanks:
             if note is not None:
                 self._begins.append(max(note.sizes.get(log, size), self._begins[-1]))
                 self._ranks.append(note.rank)
+        del self._begins[:-_KEPT], self._ranks[:-_KEPT]
 
     def parts(self, begin: int, end: int) -> list[tuple[int, int, int]]:
         """Return the parts of this output that were written under one rank: begin, end and rank of each."""
@@ -65,5 +68,5 @@ class PresentRanks:
         return [(first, last, self.at(first)) for first, last in pairwise([begin, *inner, end])]
 
     def at(self, offset: int) -> int:
-        """Return the rank under which the byte at `offset` was written."""
-        return self._ranks[bisect.bisect_right(self._begins, offset) - 1]
+        """Return the rank under which the byte at `offset` was written. Before the changes remembered, it is the first of them."""
+        return self._ranks[max(0, bisect.bisect_right(self._begins, offset) - 1)]

@@ -207,7 +207,7 @@ class _RankLog:
                 data = _hide(redactor, file, offset, data, final=final)
                 if not data or not (final or self._may_ship(len(data))):
                     break
-                for begin, end, rank in self._ranks.parts(offset, offset + len(data)):
+                for begin, end, rank in self._parts(offset, offset + len(data)):
                     self._post(data[begin - offset : end - offset], rank)
 
     def _may_ship(self, size_bytes: int) -> bool:
@@ -215,8 +215,19 @@ class _RankLog:
         now_s = self._now_s()
         tokens = min(float(BURST), self._tokens + (now_s - self._tokens_at_s) / self._pace_s)
         may = tokens >= 1 or size_bytes >= CHUNK_BYTES // 2
-        self._tokens, self._tokens_at_s = max(0.0, tokens - may), now_s
+        self._tokens, self._tokens_at_s = max(min(0.0, tokens), tokens - may), now_s
         return may
+
+    def _parts(self, begin: int, end: int) -> list[tuple[int, int, int]]:
+        """Return the parts of a piece with the rank of each. Each is a piece of its own, so it takes a token, if need be one
+        of the future; a job that claims more changes than that gets the rest under its last rank.
+        """
+        parts = self._ranks.parts(begin, end)
+        most = 1 + max(0, int(self._tokens + BURST))
+        if len(parts) > most:
+            parts[most - 1 :] = [(parts[most - 1][0], end, parts[-1][2])]
+        self._tokens -= len(parts) - 1
+        return parts
 
     def _begin_gap(self) -> None:
         begin = self._shipped.offset

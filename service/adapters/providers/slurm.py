@@ -22,7 +22,8 @@ from service.domain.rental.offers import Offer
 from service.domain.shared.errors import NoCapacity, ProviderRefused, Unavailable
 from service.usecases.ports.rental import JoinBy, Provider
 
-_POLL_S = 0.25
+_POLL_S, _LONGEST_POLL_S = 0.25, 2.0
+"""Pauses between two looks at a waiting pilot: each doubles the last, since a controller serves a whole cluster."""
 _SCRIPT = """\
 #!/bin/sh
 {setup}
@@ -87,13 +88,14 @@ class SlurmProvider(Provider):
             Unavailable: Slurm does not list it.
         """
         clock = asyncio.get_running_loop()
-        give_up_s = clock.time() + self._settings.wait_s
+        give_up_s, poll_s = clock.time() + self._settings.wait_s, _POLL_S
         while pilots := await self._of(machine_id):
             first = pilots[0]
             if not first.waits:
                 return self._found(first)
             if clock.time() < give_up_s:
-                await asyncio.sleep(_POLL_S)
+                await asyncio.sleep(min(poll_s, max(0.0, give_up_s - clock.time())))
+                poll_s = min(2 * poll_s, _LONGEST_POLL_S)
                 continue
             await slurm.asked("scancel", "--state=PENDING", first.number)  # nothing, if it has just started
             present = [one for one in await self._of(machine_id) if one.present]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,6 +15,10 @@ _PRESENT = frozenset(
     {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"}
 )
 _GRES = re.compile(r"^gpu(?::(?P<kind>[A-Za-z][A-Za-z0-9._-]*|\d+g[A-Za-z0-9._-]*))?:(?P<count>\d+)(?:\(|$)")
+
+_PILOT_FORMAT = "%i|%T|%S|%e|%N|%j|%r"
+"""Fields of a pilot. The reason is the last one, because administrators write into it, also a `|`."""
+_SHAPE_FORMAT = "%R|%a|%c|%m|%G"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +90,24 @@ async def pilots(prefix: str) -> list[Pilot]:
     Raises:
         Unavailable: Slurm does not answer.
     """
-    found = []
-    text = await asked(
-        "squeue", "--me", "--all", "--noheader", "--states=all", "--format=%i|%T|%S|%e|%N|%r|%j"
+    return pilots_in(
+        await asked("squeue", "--me", "--all", "--noheader", "--states=all", f"--format={_PILOT_FORMAT}"),
+        prefix,
     )
+
+
+def pilots_in(text: str, prefix: str) -> list[Pilot]:
+    """Return the pilots in the answer of `squeue`, in the order of `pilots`.
+
+    Lines of another form are left out: the heading of each cluster with `SLURM_CLUSTERS`, and parts of odd names.
+    """
+    found = []
     for line in text.splitlines():
-        number, state, started, ended, nodes, reason, name = line.split("|", 6)
-        if name.startswith(prefix) and number.isdecimal():
+        pieces = line.split("|", _PILOT_FORMAT.count("|"))
+        if len(pieces) <= _PILOT_FORMAT.count("|") or not pieces[0].isdecimal():
+            continue
+        number, state, started, ended, nodes, name, reason = pieces
+        if name.startswith(prefix):
             machine_id = name.removeprefix(prefix)
             one = Pilot(number, machine_id, state, _moment(started), _moment(ended), reason)
             if nodes or one.waits:
@@ -113,9 +128,16 @@ async def markets() -> dict[str, Market]:
 async def shapes(partitions: Iterable[str]) -> dict[str, Shape]:
     """Return the shapes of nodes of these partitions, if they are up, by instance type. Raises: Unavailable."""
     names = frozenset(partitions)
-    text = await asked("sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%c|%m|%G")
+    text = await asked("sinfo", "--noheader", f"--partition={','.join(names)}", f"--format={_SHAPE_FORMAT}")
+    return shapes_in(text, names)
+
+
+def shapes_in(text: str, names: Set[str]) -> dict[str, Shape]:
+    """Return the shapes of these partitions in the answer of `sinfo`, in which lines without fields are headings."""
     found = {}
     for line in text.splitlines():
+        if line.count("|") < _SHAPE_FORMAT.count("|"):
+            continue
         partition, available, cpus, memory_mib, gres = (piece.strip() for piece in line.split("|", 4))
         if available == "up" and partition in names:
             kind, slots = devices(gres, int(cpus.rstrip("+")))

@@ -23,7 +23,8 @@ _OURS = frozenset(
 """Options of `sbatch` that the provider sets itself, or that would change what a lease is."""
 _LOG = "/tmp/headway-%j.log"  # noqa: S108 - a file on the node, which Slurm makes as the user
 _WAIT_S = 10.0
-_MOST_WAIT_S = 600.0
+_MOST_WAIT_S = 60.0
+"""The service waits 90 s for a provider, Slurm's commands included, and then no longer knows whether there is a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

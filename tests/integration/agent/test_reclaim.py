@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -98,3 +98,16 @@ def test_what_the_service_stops_is_not_stopped_again(
     (exit_,) = stub.exits("job").values()
     assert exit_.exit_code == 143
     assert "the host is taken away" not in agent.log()
+
+
+def test_a_pilot_without_jobs_says_that_slurm_takes_it_before_it_ends(
+    stub: StubService, make_agent: Callable[..., AgentProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_METADATA", "slurm")
+    agent = make_agent("--own-jobs")
+    agent.start()
+    stub.wait_for(lambda: stub.reports)
+    assert agent.end() == 0
+    assert [one.what for one in notices(stub)] == [InterruptionKind.TERMINATE], (
+        "or it would count as a failure"
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -57,33 +59,50 @@ def queue_of(round_: Round, choices: Choices) -> tuple[int, ...]:
     return tuple(int(row) for row in rows[order])
 
 
-def expected_start(
-    round_: Round, row: int, queue: Sequence[int], left: Mapping[Pool, int]
-) -> ExpectedStart | None:
-    """Return the expected start of a waiting job; None where nothing is known about it.
+class Ends:
+    """Expected ends of running jobs, for the starts of jobs that wait in a round.
 
-    Running jobs keep their sizes and speeds until they end. The slots that they free, and those that are
-    `left` over, go to the jobs of the queue in turn.
+    What depends only on the pools that serve a job is found once for all jobs with the same ones: a round has many.
     """
-    if row not in queue:
-        return None
-    snapshot, spec = round_.snapshot, round_.jobs[row].spec
-    slots = round_.columns.configurations.slots
-    least = slots[round_.contest.seats.smallest[list(queue[: queue.index(row) + 1])]]
-    missing = int(least.sum()) - sum(count for pool, count in left.items() if pool.serves(spec))
-    if missing <= 0:
-        return None
-    freed = []
-    for job in snapshot.jobs.values():
-        pools = map(snapshot.pool_of, snapshot.slots_held_by(job.id))
-        fitting = sum(pool is not None and pool.serves(spec) for pool in pools)
-        left_s = job.progress.time_left_s
-        if fitting and left_s is not None and job.state is JobState.RUNNING:
-            freed.append((left_s, job.id, fitting))
-    ending: list[Job] = []
-    for left_s, job_id, fitting in sorted(freed):
-        ending.append(snapshot.jobs[job_id])
-        missing -= fitting
+
+    def __init__(self, round_: Round, choices: Choices) -> None:
+        snapshot, rows = round_.snapshot, queue_of(round_, choices)
+        least = round_.columns.configurations.slots[round_.contest.seats.smallest[list(rows)]]
+        self._needs: dict[int, int] = dict(zip(rows, np.cumsum(least).tolist(), strict=True))
+        """Slots that a waiting job and those before it need, by row."""
+        ends = [
+            (left_s, job.id, Counter(map(snapshot.pool_of, snapshot.slots_held_by(job.id))))
+            for job in snapshot.jobs.values()
+            if job.state is JobState.RUNNING and (left_s := job.progress.time_left_s) is not None
+        ]
+        self._ends = [
+            (left_s, snapshot.jobs[job_id], held)
+            for left_s, job_id, held in sorted(ends, key=lambda one: one[:2])
+        ]
+        self._freed: dict[Set[Pool], tuple[list[int], list[float], list[Job]]] = {}
+
+    def start_of(self, row: int, serving: Set[Pool], left: int) -> ExpectedStart | None:
+        """Return the expected start of the waiting job of a row; None where nothing is known about it.
+
+        Running jobs keep their sizes and speeds until they end. The slots of the pools `serving` it that they free, and
+        the `left` ones over there, go to the jobs of the queue in turn.
+        """
+        missing = self._needs.get(row, 0) - left
         if missing <= 0:
-            return ExpectedStart(left_s, tuple(ending))
-    return None
+            return None
+        if serving not in self._freed:
+            self._freed[serving] = self._freed_in(serving)
+        freed, lefts_s, jobs = self._freed[serving]
+        last = bisect_left(freed, missing)
+        return ExpectedStart(lefts_s[last], tuple(jobs[: last + 1])) if last < len(freed) else None
+
+    def _freed_in(self, pools: Set[Pool]) -> tuple[list[int], list[float], list[Job]]:
+        """Return the slots of the pools that are free after the end of each job that has some, its time, and the job."""
+        freed, lefts_s, jobs = list[int](), list[float](), list[Job]()
+        for left_s, job, held in self._ends:
+            fitting = sum(count for pool, count in held.items() if pool in pools)
+            if fitting:
+                freed.append(fitting + (freed[-1] if freed else 0))
+                lefts_s.append(left_s)
+                jobs.append(job)
+        return freed, lefts_s, jobs

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from headway.contract.spec import Resize
 from headway.contract.views.jobs import JobState
 from service.domain.allocation.decision.reason_texts import named
-from service.domain.cluster.pools import slots_of
+from service.domain.cluster.pools import Pool, slots_of
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.jobs.job import Job
 
@@ -34,12 +34,12 @@ class Holders:
         return [job for job in jobs if self.surplus[job.id] > 0]
 
 
-def holders_for(waiting: Job, snapshot: Snapshot) -> Holders:
-    """Return the jobs that hold slots which `waiting` could use."""
+def holders_in(pools: Set[Pool], snapshot: Snapshot) -> Holders:
+    """Return the jobs that hold slots of these pools, which serve a waiting job."""
     fixed, moving, elastic, surplus = [], [], [], {}
     for job in sorted(snapshot.jobs.values(), key=lambda one: (one.submitted_at, one.id)):
         held = snapshot.slots_held_by(job.id)
-        if not any((pool := snapshot.pool_of(key)) is not None and pool.serves(waiting.spec) for key in held):
+        if not any(snapshot.pool_of(key) in pools for key in held):
             continue
         surplus[job.id] = max(0, len(held) - min(job.spec.allowed_sizes()))
         if job.state is not JobState.RUNNING:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache, partial
 from heapq import nsmallest
 
 import numpy as np
@@ -14,9 +15,9 @@ from headway.contract.agents import NodeState
 from headway.contract.values.dollars import dollars
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import Reason
-from service.domain.allocation.decision.expected_starts import ExpectedStart, expected_start, queue_of
+from service.domain.allocation.decision.expected_starts import Ends, ExpectedStart
 from service.domain.allocation.decision.explain import Case
-from service.domain.allocation.decision.holder_texts import holders_for, surplus_text, unbounded_text
+from service.domain.allocation.decision.holder_texts import Holders, holders_in, surplus_text, unbounded_text
 from service.domain.allocation.decision.quota_texts import (
     guarantee_text,
     quota_use,
@@ -46,7 +47,8 @@ class WaitingFacts:
         held_by: text on the largest holders, for users of each project that has jobs.
         quotas: slots that the round takes of each quota, by the name of its row.
         guarantee_texts: text on the usage of its guarantee, by project.
-        queue: rows of the jobs that get nothing, in the order of their turns.
+        ends: expected ends of running jobs, for the starts of the jobs that get nothing.
+        holders: returns the jobs that hold slots of some pools.
         caps: each with the dollars per hour that jobs take of it.
         quarantine_text: text on the number of slots in quarantine, for the end of a message; empty if there
             are none.
@@ -58,7 +60,8 @@ class WaitingFacts:
     held_by: Mapping[str, str]
     quotas: Mapping[str, float]
     guarantee_texts: Mapping[str, str]
-    queue: tuple[int, ...]
+    ends: Ends
+    holders: Callable[[frozenset[Pool]], Holders]
     caps: tuple[tuple[Cap, float], ...]
     quarantine_text: str
 
@@ -77,7 +80,8 @@ def waiting_facts(round_: Round, choices: Choices, left: Iterable[SlotKey]) -> W
         held_by=_held_by(snapshot),
         quotas=quota_use(round_.tenancy.rows, choices.chosen),
         guarantee_texts={project: guarantee_text(snapshot, project) for project in snapshot.projects},
-        queue=queue_of(round_, choices),
+        ends=Ends(round_, choices),
+        holders=cache(partial(holders_in, snapshot=snapshot)),
         caps=tuple((cap, _taken(round_.given, choices, cap)) for cap in snapshot.caps),
         quarantine_text=f"; {slots_of(quarantined, None)} more in quarantine (`headway nodes`)"
         if quarantined
@@ -136,7 +140,8 @@ def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
         unpaid = why_unpaid(case, facts)
         if unpaid is not None:
             return unpaid
-    start = expected_start(case.round, case.row, facts.queue, facts.left)
+    pools = frozenset(pool for pool in case.round.snapshot.pools.values() if pool.serves(job.spec))
+    start = facts.ends.start_of(case.row, pools, sum(left.values()))
     if start is not None and start.wait_s >= float(case.round.contest.latest_turn_s[case.row]):
         start = None  # its turn comes before
     return ReasonText(
@@ -144,22 +149,21 @@ def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
         f"needs at least {need}; {sum(left.values())} of {sum(serving.values())} are left"
         + _elsewhere(job, facts.left)
         + facts.held_by[job.spec.project]
-        + _why_no_surplus(case, start, sum(left.values()))
+        + _why_no_surplus(case, start, facts.holders(pools), sum(left.values()))
         + _quota_effect(case, facts),
         start.at(case.round.snapshot.now) if start is not None else None,
     )
 
 
-def _why_no_surplus(case: Case, start: ExpectedStart | None, left: int) -> str:
+def _why_no_surplus(case: Case, start: ExpectedStart | None, holders: Holders, left: int) -> str:
     """Return the reason that a waiting job gets no surplus of other jobs, and its expected start or its turn.
 
-    `left` slots are free for it.
+    `holders` hold the slots that it could use, and `left` of these are free.
     """
     round_, row, project = case.round, case.row, case.job.spec.project
     contest, seats = round_.contest, round_.contest.seats
     if seats.smallest[row] == NOTHING:
         return ""
-    holders = holders_for(case.job, round_.snapshot)
     if contest.reserved[row] and seats.reserving is not None:
         text = (
             f"; slots are kept for {named([round_.jobs[seats.reserving]], project)}, which has waited longer"

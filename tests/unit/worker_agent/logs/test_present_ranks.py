@@ -14,7 +14,7 @@ from headway.contract.renumbering import (
 )
 from worker_agent.host.folders import LoggedRun, RunFolder
 from worker_agent.logs.present_ranks import PresentRanks
-from worker_agent.logs.shipping import LogShipper
+from worker_agent.logs.shipping import BURST, LogShipper
 
 
 class Sink:
@@ -99,6 +99,27 @@ def test_a_job_may_write_anything_into_its_file(run: LoggedRun) -> None:
     assert [ranks.at(offset) for offset in (0, 49, 50, 99)] == [2, 2, 3, 3]
     assert ranks.parts(40, 60) == [(40, 50, 2), (50, 60, 3)]
     assert ranks.parts(0, 50) == [(0, 50, 2)]
+
+
+def test_a_job_that_claims_many_ranks_makes_few_pieces_and_little_memory(run: LoggedRun) -> None:
+    sink = Sink()
+    ship = shipper(sink, run)
+    output = b"x\n" * 100_000
+    write(run, output)
+    log, notes = run.folder.log(2), run.folder.control / ranks_file(2)
+    name = file_id(log.stat())
+    lines = (renumbering_to_line(Renumbering(at % 7, {name: at})) for at in range(1, 20_000))
+    notes.write_text("".join(lines), encoding="utf-8")
+    for _ in range(30):
+        ship.run_once()
+        write(run, b"y\n")
+    assert len(sink.pieces) < 3 * BURST
+    assert sum(len(data) for _, data, _ in sink.pieces) >= len(output), "nothing is held back"
+    ranks = PresentRanks(notes, log, 2)
+    for _ in range(30):
+        ranks.update(len(output))
+    assert len(ranks.parts(0, len(output))) < 3 * BURST
+    assert ranks.at(len(output)) == 19_999 % 7
 
 
 @pytest.mark.parametrize(

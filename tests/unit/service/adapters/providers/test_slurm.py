@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.adapters.providers.slurm_cluster import devices
+from service.adapters.providers.slurm_cluster import devices, pilots_in, shapes_in
 from service.adapters.providers.slurm_settings import read_slurm_settings
 from service.settings import SettingsError
 
@@ -50,9 +50,34 @@ def test_settings_name_partitions_with_the_price_of_a_slot() -> None:
         ("HEADWAY_SLURM_OPTIONS", "--comment='open"),
         ("HEADWAY_SLURM_SETUP", "/absent/setup.sh"),
         ("HEADWAY_SLURM_WAIT_S", "0"),
+        ("HEADWAY_SLURM_WAIT_S", "61"),  # the service itself waits 90 s for a provider
         ("HEADWAY_CLUSTER", "two words"),
     ],
 )
 def test_wrong_setting_is_refused_by_its_name(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name):
         read_slurm_settings(PARTITIONS | {name: value})
+
+
+def test_pilots_are_found_whatever_slurm_prints_around_them() -> None:
+    answer = """\
+CLUSTER: hall
+7|RUNNING|2026-03-10T12:00:00|2026-03-10T16:00:00|n1|headway:lab:m-1|None
+8|PENDING|N/A|N/A||headway:lab:m-2|Nodes down | see ticket|4
+9|RUNNING|2026-03-10T12:00:00|N/A|n2|a|headway:lab:m-3|None
+10_2|RUNNING|2026-03-10T12:00:00|N/A|n3|headway:lab:m-4|None
+11|RUNNING|2026-03-10T12:00:00|N/A|n4|a name of
+two lines|None
+12|CANCELLED|N/A|2026-03-10T12:00:00||headway:lab:m-5|None
+
+"""
+    found = pilots_in(answer, "headway:lab:")
+    assert [(one.number, one.machine_id, one.reason) for one in found] == [
+        ("7", "m-1", "None"),
+        ("8", "m-2", "Nodes down | see ticket|4"),
+    ]
+
+
+def test_shapes_are_found_below_the_heading_of_a_cluster() -> None:
+    found = shapes_in("CLUSTER: hall\ngpu|up|64+|1000+|gpu:a100:8\nlow|down|2|1000|(null)\n", {"gpu", "low"})
+    assert [(one.instance_type, one.cpus) for one in found.values()] == [("gpu/a100:8", 64)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway.contract.views.jobs import JobProgress, JobState
-from service.domain.allocation.decision.holder_texts import holders_for, surplus_text, unbounded_text
+from service.domain.allocation.decision.holder_texts import Holders, holders_in, surplus_text, unbounded_text
 from service.domain.cluster.snapshot import Snapshot
 from service.domain.jobs.job import Job
 from tests.unit.service.builders import node_of, snapshot_of
@@ -22,6 +22,10 @@ def full(holder: Job, *others: Job) -> Snapshot:
     other = elastic_job("o", 1, 1, state=RUNNING)
     held = {holder.id: on("n", 0, 1, 2), "o": on("n", 3)}
     return snapshot_of([node_of("n", 4)], [holder, other, WAITS, *others], held)
+
+
+def holders_of(snapshot: Snapshot) -> Holders:
+    return holders_in(frozenset(snapshot.pools.values()), snapshot)
 
 
 def wait_text(snapshot: Snapshot) -> str:
@@ -46,22 +50,20 @@ def test_holders_at_their_minimums_hold_no_more() -> None:
 
 def test_sizes_are_fixed_only_where_all_are() -> None:
     starting = full(elastic_job("h", 1, 4, state=JobState.STARTING))
-    text = unbounded_text(holders_for(WAITS, starting), "default")
+    text = unbounded_text(holders_of(starting), "default")
     assert "sizes are fixed" not in text
     assert "once h has started, changed or ended" in text
     never = {"resize": "never"}
     snapshot = full(elastic_job("h", 1, 4, state=RUNNING, elastic=never))
-    assert "sizes are fixed" not in unbounded_text(holders_for(WAITS, snapshot), "default"), (
-        "that of o is not"
-    )
+    assert "sizes are fixed" not in unbounded_text(holders_of(snapshot), "default"), "that of o is not"
     fixed = replace(snapshot, jobs={**snapshot.jobs, "o": replace(snapshot.jobs["o"], pinned_size=1)})
-    assert "sizes are fixed" in unbounded_text(holders_for(WAITS, fixed), "default")
+    assert "sizes are fixed" in unbounded_text(holders_of(fixed), "default")
 
 
 @pytest.mark.parametrize(("least", "left", "few"), [(3, 0, True), (3, 1, False), (2, 0, False)])
 def test_free_slots_count_with_the_surplus(least: int, left: int, *, few: bool) -> None:
     """Two slots beyond the minimum of h, and those that are free."""
-    holders = holders_for(WAITS, full(elastic_job("h", 1, 4, state=RUNNING)))
+    holders = holders_of(full(elastic_job("h", 1, 4, state=RUNNING)))
     text = surplus_text(holders, least, left, "default")
     assert "2 slots beyond their minimums" in text
     assert ("too few" in text) is few

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -16,9 +18,11 @@ from headway.contract.values.markets import Market
 from headway.contract.views.identity import ProjectQuota
 from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.allocation.decision.expected_starts import rounded
+from service.domain.allocation.decision.explain import Case
 from service.domain.allocation.decision.plan import Action
 from service.domain.allocation.decision.waiting import WaitingFacts, waiting_facts, why_unpaid, why_wait
 from service.domain.allocation.inputs.round import build_round
+from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.contention_rules import ContentionRules
 from service.domain.cluster.snapshot import Cap, Node, SlotKey, Snapshot, Tenant
@@ -237,6 +241,30 @@ def test_a_start_of_which_nothing_is_known_is_not_guessed() -> None:
 def test_an_expected_start_names_no_job_of_another_project() -> None:
     other = elastic_job("one", 2, 2, age_s=500.0, project="other")
     assert starts([other], secret=60.0) == {"one": f"{about(60)}, when a job of another project ends"}
+
+
+def calls_for_reasons(count: int) -> int:
+    """The Python calls that say why so many jobs wait for as many others, which end later than their turns come."""
+    nodes = [node_of(f"n{one}", 2) for one in range(count)]
+    running = [trains(f"r{one}", 2, 300.0 + one) for one in range(count)]
+    waiting = [elastic_job(f"w{one}", 2, 2, age_s=500.0 + one, project="other") for one in range(count)]
+    held = {one.id: on(node.id, 0, 1) for one, node in zip(running, nodes, strict=True)}
+    round_ = build_round(snapshot_of(nodes, [*running, *waiting], held))
+    choices = Goodput().choose(round_.given, solve)
+    cases = [
+        Case(round_, row, NOTHING, ()) for row, job in enumerate(round_.jobs) if job.state is JobState.PENDING
+    ]
+    calls = Counter[str]()
+    sys.setprofile(lambda _, event, __: calls.update([event]))
+    found = waiting_facts(round_, choices, ())
+    said = [why_wait(case, found).message for case in cases]
+    sys.setprofile(None)
+    assert all("needs at least 2" in one for one in said)
+    return calls["call"]
+
+
+def test_a_reason_costs_the_same_whatever_the_number_of_running_jobs() -> None:
+    assert calls_for_reasons(80) < 6 * calls_for_reasons(20), "four times the jobs"
 
 
 @pytest.mark.parametrize(
