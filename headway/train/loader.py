@@ -82,7 +82,7 @@ class Loader(BatchSource):
         self._indices = order(self.dataset_samples, seed=self.seed, epoch=epoch)
         self._fetched = DataLoader(
             self.dataset,
-            batch_sampler=_Remaining(self._indices.tolist(), self._training),
+            batch_sampler=Remaining(self._indices.tolist(), self._training),
             num_workers=self.num_workers,
             # Workers survive a change of plan, because starting them takes longer than the change.
             persistent_workers=self.num_workers > 0,
@@ -125,7 +125,7 @@ def seed_of(*numbers: int) -> int:
     return int(mixed.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-class _Remaining:
+class Remaining:
     """The indices into the dataset of the remaining micro-batches, anew in each iteration."""
 
     def __init__(self, indices: list[int], training: Training) -> None:

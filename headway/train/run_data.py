@@ -14,6 +14,7 @@ from headway.train.gradients.device import memory_of
 from headway.train.host.environment import Environment
 from headway.train.loader import Loader
 from headway.train.membership.team import Team
+from headway.train.sampler import SampledData, Sampler
 from headway.train.shard_reader import OpenShardBy
 from headway.train.source import BatchSource
 from headway.train.stream import Stream
@@ -82,6 +83,38 @@ class RunData:
             collate_fn=collate_fn,
         )
         return loader
+
+    def sampler(
+        self,
+        samples: int,
+        *,
+        global_batch: int,
+        max_global_batch: int | None = None,
+        max_local_batch: int | None = None,
+        balance: bool = True,
+        seed: int = 0,
+    ) -> Sampler:
+        """Return the `batch_sampler` for a `DataLoader` of the script's own, which yields every sample once an epoch.
+
+            sampler = run.sampler(len(dataset), global_batch=64)
+            data = sampler.through(DataLoader(dataset, batch_sampler=sampler, num_workers=4))
+            for epoch in run.epochs(3):
+                for batch in data:
+
+        The samples of a step are those that `loader` would yield, with the same arguments. Workers draw random numbers that
+        differ by rank and worker. After a change of members the `DataLoader` is iterated over anew.
+
+        Raises:
+            ValueError: a size is out of bounds, or there are no samples.
+            RuntimeError: the run has training data already.
+        """
+        if samples < 1:
+            raise ValueError(f"the number of samples is {samples}; it must be at least 1")
+        batching = self._new_batching(
+            global_batch, max_global_batch, max_local_batch, seed=seed, balance=balance, samples=samples
+        )
+        self._source = source = SampledData(samples, batching=batching, seed=seed, device=self.device)
+        return Sampler(source)
 
     def indices(
         self,

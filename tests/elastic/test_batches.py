@@ -187,8 +187,9 @@ def test_a_start_from_a_checkpoint_keeps_the_batch(adaptive: Callable[..., Live]
     assert_counts(live.job.folder, 2, [(0, BATCH, 1.0), change])
 
 
-def test_workers_of_all_ranks_draw_different_numbers(job: Callable[..., Job]) -> None:
-    trained = job("augmented.py").run(2)
+@pytest.mark.parametrize("own", [[], ["--own-loader"]])
+def test_workers_of_all_ranks_draw_different_numbers(job: Callable[..., Job], own: list[str]) -> None:
+    trained = job("augmented.py", *own).run(2)
     assert codes(trained) == [0, 0], trained.output()
     drawn = [line for line in trained.output().splitlines() if line.startswith("drawn ")]
     assert len(drawn) == 32 * 3

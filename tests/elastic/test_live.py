@@ -134,6 +134,24 @@ def test_grow_shrink_lose_and_grow_again(counting: Callable[..., Live], tmp_path
     assert_exact(live, epochs=6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["anew", "persistent"])
+def test_own_loader_with_workers_is_divided_anew_at_each_change(
+    counting: Callable[..., Live], workers: str
+) -> None:
+    live = counting("--own-loader", workers, "--max-local", 3, epochs=6)
+    live.start(1, steps=2)
+    turns = (
+        lambda: live.newcomers(live.members, 2),
+        lambda: live.newcomers(live.members[1:], 0),
+        lambda: lose(live, live.members[0]),
+        lambda: live.newcomers([], 2),  # through storage
+    )
+    live.play(turns, steps=12)
+    assert_exact(live, epochs=6)
+    assert len(live.messages(Restored)) == 1
+
+
 def lose(live: Live, member: str) -> Order:
     live.kill(member)
     return live.survivors([one for one in live.members if one != member])

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 import headway
 
@@ -28,7 +28,12 @@ if __name__ == "__main__":
     run = headway.init(timeout_s=120)
     model = torch.nn.Linear(3, 1).double()
     model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.001))
-    loader = run.loader(Augmented(), global_batch=8, num_workers=1)
+    if sys.argv[1:] == ["--own-loader"]:
+        sampler = run.sampler(32, global_batch=8)
+        torch.manual_seed(0)  # the same on every rank, as scripts have it
+        loader = sampler.through(DataLoader(Augmented(), batch_sampler=sampler, num_workers=1))
+    else:
+        loader = run.loader(Augmented(), global_batch=8, num_workers=1)
     for _ in run.epochs(1):
         for batch in loader:
             for number in batch.flatten().tolist():

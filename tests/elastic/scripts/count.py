@@ -7,12 +7,13 @@ the step). So the parameters alone prove how often each sample was trained, and 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import time
 from pathlib import Path
 
 import torch
 from faults import Faults
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import headway
 
@@ -48,6 +49,7 @@ parser.add_argument("--max-local", type=int)
 parser.add_argument("--collective")
 parser.add_argument("--state-s", type=float, default=0.0)
 parser.add_argument("--until")
+parser.add_argument("--own-loader", choices=["anew", "persistent"])
 parser.add_argument("--result", type=Path, required=True)
 options = parser.parse_args()
 
@@ -55,12 +57,22 @@ run = headway.init(timeout_s=30, collective=options.collective)
 model = Counts(options.samples)
 slow = [SlowState(options.state_s)] if options.state_s else []
 wrapped, optimizer, *_ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0), *slow)
-loader = run.loader(
-    TensorDataset(torch.arange(options.samples)),
-    global_batch=options.batch,
-    max_local_batch=options.max_local,
-    seed=7,
-)
+dataset = TensorDataset(torch.arange(options.samples))
+batches = {"global_batch": options.batch, "max_local_batch": options.max_local, "seed": 7}
+if options.own_loader:
+    sampler = run.sampler(len(dataset), **batches)
+    # The harness has daemons as ranks, which may not start workers.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    own = DataLoader(
+        dataset,
+        batch_sampler=sampler,
+        num_workers=2,
+        persistent_workers=options.own_loader == "persistent",
+        multiprocessing_context="fork",
+    )
+    loader = sampler.through(own)
+else:
+    loader = run.loader(dataset, **batches)
 faults = Faults(run)
 for epoch in run.epochs(options.epochs, until=options.until):
     for (indices,) in loader:
