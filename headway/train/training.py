@@ -237,11 +237,15 @@ class Training:
 
     def _statement(self, mine: Ledger, order: Order | None) -> Statement:
         request = BoundaryRequest.CONTINUE
-        if self._stop.received:
+        if self._stop.received and not self._leaves_alone(order):
             request = BoundaryRequest.STOP
         elif self.peers.is_main and self._saver.due(self._team.losses_per_h()):
             request = BoundaryRequest.CHECKPOINT
         return self._present_progress.statement(request, order.generation if order else 0, mine)
+
+    def _leaves_alone(self, order: Order | None) -> bool:
+        """Return True if the order takes this rank out, and others train on, whom a stop of this rank does not concern."""
+        return not (order is None or self._team.includes_me(order) or self._team.replaces_everyone(order))
 
     def _commit(self, step: Step, ledger_of: LedgerOf) -> bool:
         """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""

@@ -5,7 +5,7 @@ A script may change them at any step, once. Therefore they belong to the state t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,20 +21,20 @@ _OF_TORCH = frozenset(vars(nn.Module())) - {"training"}
 
 
 class ModelSettings:
-    """The attributes of the models' modules that the script has changed since `begin`.
+    """The attributes of the models' modules that the script has changed since `begin`; `models` returns the present models.
 
     Others are equal where the same script runs, or are a rank's own. A whole number stays a rank's own, too, if an attribute of its
     module that is no plain value has changed: it is the size of a cache, which does not travel.
     """
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Callable[[], Sequence[nn.Module]]) -> None:
         self._models = models
         self._first: list[dict[str, _Attributes]] = []
         self._pending: Sequence[Settings] = ()
 
     def begin(self) -> None:
         """Look at the models at the beginning of the training loop, and then put what was taken over before."""
-        self._first = [_read(one) for one in self._models]
+        self._first = [_read(one) for one in self._models()]
         self._put(self._pending)
 
     @property
@@ -44,7 +44,7 @@ class ModelSettings:
             return [{name: dict(its) for name, its in one.items()} for one in self._pending]
         return [
             {name: found for name, its in _read(model).items() if (found := its.since(first.get(name)))}
-            for model, first in zip(self._models, self._first, strict=True)
+            for model, first in zip(self._models(), self._first, strict=True)
         ]
 
     def take_over(self, changed: Sequence[Settings]) -> None:
@@ -54,7 +54,9 @@ class ModelSettings:
             self._put(changed)
 
     def _put(self, changed: Sequence[Settings]) -> None:
-        for model, first, here, there in zip(self._models, self._first, self.changed, changed, strict=False):
+        for model, first, here, there in zip(
+            self._models(), self._first, self.changed, changed, strict=False
+        ):
             for name, module in model.named_modules():
                 its = first.get(name)
                 own = (

@@ -210,7 +210,7 @@ class Replica:
         self.replicates = False
         """True if the ranks hold replicas of a sharded model on a mesh that has such (HSDP)."""
         self._will_shard = will_shard
-        self.settings = ModelSettings(self._models)
+        self.settings = ModelSettings(lambda: self._models)
         """What the script has changed of the models beside their tensors."""
 
     @property

@@ -173,7 +173,7 @@ class Gradients:
 
         `partial` has the levels of the step's ranks; None: each goes through the whole model.
         """
-        if not self._shards:
+        if not self._shards and not (first and last):  # the forward pass of a single micro-batch does so
             self.trainable.list_again()
         if first:
             self.stepped = self.broken = self.without_results = False
@@ -202,9 +202,13 @@ class Gradients:
             self._ddp.require_backward_grad_sync = last
 
     def _tell_of_hook(self) -> None:
-        """Warn once, on rank 0, of a hook of the script, which sees the gradient before it is whole."""
+        """Warn once, on rank 0, of a hook of the script, which sees the gradient before it is whole.
+
+        To look for one takes long, so only the 1st, 2nd, 4th, 8th, … step does.
+        """
         if (
             self._told_of_hook
+            or self.batch_number & (self.batch_number - 1)
             or (self._peers is not None and self._peers.rank)
             or not (name := self.trainable.hooked())
         ):
@@ -223,6 +227,8 @@ class Gradients:
     def drop(self) -> None:
         """Discard the gradients of all parameters."""
         self.accumulating = False
+        if not self._shards:
+            self.trainable.list_again()
         for parameter in self.trainable.all:
             parameter.grad = None
 
@@ -330,7 +336,7 @@ class Gradients:
         if torch.is_grad_enabled() and not self.broken:
             try:
                 if self._fresh:
-                    send_buffers([one for one in self.model.module.buffers() if one.numel()])
+                    send_buffers(self.trainable.buffers)
                 self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
             except GROUP_ERRORS as error:
                 refuse_misuse(error)

@@ -67,12 +67,18 @@ def name_unprepared(gradients: Gradients, prepared: Iterable[Optimizer]) -> None
     One that steps within a step of a prepared optimizer belongs to it.
     """
     of, known = weakref.ref(gradients), weakref.WeakSet(prepared)
+    seen: weakref.WeakKeyDictionary[Optimizer, int] = (
+        weakref.WeakKeyDictionary()
+    )  # groups that were looked at
 
     def look(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         present = of()
         if present is None:
             handle.remove()
         elif not present.steps_now and optimizer not in known:
+            if seen.get(optimizer) == len(optimizer.param_groups):
+                return
+            seen[optimizer] = len(optimizer.param_groups)
             its = {id(one) for group in optimizer.param_groups for one in group["params"]}
             names = (name for name, one in present.model.module.named_parameters() if id(one) in its)
             if name := next(names, ""):

@@ -6,7 +6,10 @@ import zlib
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import nn
+
+from headway.train.gradients.layers import Layers
 
 _NAMED = 3
 """Number of parameters that a message names."""
@@ -39,17 +42,30 @@ class TrainableSet:
         self.changed: list[str] = []
         """Names of the parameters that the last change froze, unfroze, added or replaced."""
         self._model = model
+        self._layers = Layers(model)
+        self._listed = self._followed = -1
+        self._flags: list[bool] = []
         self._known: list[tuple[nn.Parameter, bool]] = []
         self.follow()
 
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """The buffers that are not empty, of the layers that were found last."""
+        return [one for one in self._layers.buffers() if one.numel()]
+
     def list_again(self) -> None:
         """List the parameters of the model again, of which the script may have added or replaced some."""
-        self.all = list(self._model.parameters())
+        if (present := self._layers.look()) != self._listed:
+            self._listed, self.all = present, list(self._model.parameters())
 
     def follow(self) -> bool:
         """Look at the parameters again, and return True if others train than before."""
         self.list_again()
-        found = [(one, one.requires_grad) for one in self.all]
+        flags = [one.requires_grad for one in self.all]
+        if self._listed == self._followed and flags == self._flags:
+            return False
+        self._followed, self._flags = self._listed, flags
+        found = list(zip(self.all, flags, strict=True))
         if len(found) == len(self._known) and all(
             now[0] is before[0] and now[1] is before[1]
             for now, before in zip(found, self._known, strict=True)

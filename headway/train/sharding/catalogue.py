@@ -42,6 +42,8 @@ class Catalogue:
     """Values of the model's state that are neither parameters nor buffers."""
     modes: dict[str, bool]
     """True for each module, by name, in training mode."""
+    settings: list[dict[str, dict[str, Any]]]
+    """What the script has changed on the modules of each model, that of the sharded one first: see `ModelSettings`."""
     trained: dict[str, bool]
     """True for each parameter, by name, that needs a gradient."""
     optimizer: dict[str, dict[str, Any]]
@@ -51,7 +53,12 @@ class Catalogue:
     """Box of each holder, by parameter."""
 
 
-def describe(model: nn.Module, optimizers: ShardedOptimizers, positions: list[int | None]) -> Catalogue:
+def describe(
+    model: nn.Module,
+    optimizers: ShardedOptimizers,
+    positions: list[int | None],
+    settings: list[dict[str, dict[str, Any]]],
+) -> Catalogue:
     """Return the catalogue of this rank's stage, without layouts."""
     parameters = named_parameters(model)
     return Catalogue(
@@ -67,6 +74,7 @@ def describe(model: nn.Module, optimizers: ShardedOptimizers, positions: list[in
         },
         extra=loose_of(model),
         modes={plain_name(name): one.training for name, one in model.named_modules()},
+        settings=settings,
         trained={name: one.requires_grad for name, one in parameters.items()},
         optimizer={
             name: {key: value for key, value in state.items() if not isinstance(value, DTensor)}
@@ -103,6 +111,7 @@ def with_other_stages(
             replicated=_union([one.replicated for one in parts]),
             extra=_union([one.extra for one in parts]),
             modes=_union([one.modes for one in parts]),
+            settings=[_union([one.settings[0] for one in parts]), *mine.settings[1:]],
             trained=_union([one.trained for one in parts]),
             optimizer=_union([one.optimizer for one in parts]),
             groups=[

@@ -289,7 +289,7 @@ class Resharder:
         self._shards = {
             key: one.to_local().detach() for key, one in sharded_tensors(self._model, self._optimizers)
         }
-        mine = describe(self._model, self._optimizers, positions)
+        mine = describe(self._model, self._optimizers, positions, self._replica.settings.changed)
         self._catalogue, nbytes = with_other_stages(mine, peers, self._mesh, self._device)
         return self._catalogue, nbytes
 
@@ -379,6 +379,7 @@ class Resharder:
             self._model.load_state_dict(catalogue.extra, strict=False)
         for name, module in self._model.named_modules():
             module.training = catalogue.modes.get(plain_name(name), module.training)
+        self._replica.settings.take_over(catalogue.settings)
         self._gradients.adopt(self._model)
         self._optimizers.put_groups(self._model, catalogue.groups)
         self._optimizers.put_states(self._model, catalogue.optimizer)

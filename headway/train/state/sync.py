@@ -139,7 +139,7 @@ class StateSync:
 
         Ends the process with a request for a restart if a peer is lost.
         """
-        before = self._restored_into
+        before, self._restored_into = self._restored_into, None  # parameters that are replaced later must go
         if peers is None or before is None or self._replica.is_sharded:
             return place
         now = self._parameters
@@ -396,7 +396,7 @@ class StateSync:
         self.sync_bytes = 0
         if peers.world_size > 1 and not together:
             place = self._replace(peers, 0, range(1, peers.world_size), place)
-        if outcomes[0][1] != _NO_CHECKPOINT:
+        if outcomes[0][1] != _NO_CHECKPOINT and not again:
             self._restored_into = self._parameters
         if from_generation != _NO_CHECKPOINT and peers.is_main and not again:
             self._mailbox.send(

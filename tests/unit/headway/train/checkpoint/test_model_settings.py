@@ -14,7 +14,7 @@ def _model() -> nn.Module:
 
 
 def _begun(model: nn.Module) -> ModelSettings:
-    settings = ModelSettings([model])
+    settings = ModelSettings(lambda: [model])
     settings.begin()
     return settings
 
@@ -50,3 +50,17 @@ def test_settings_of_a_checkpoint_hold_against_what_the_script_sets_before_its_l
     replicas[1].settings.begin()
     assert theirs[1].p == 0.2
     assert replicas[1].settings.changed == replicas[0].settings.changed == [{"1": {"p": 0.2}}]
+
+
+def test_settings_move_to_the_model_that_is_rebuilt_for_other_ranks() -> None:
+    replica = Replica([_model()])
+    replica.model[1].p = 0.4
+    replica.settings.begin()
+    replica.model[1].eval()
+    replica.model[0].tau = 0.1
+    changed = replica.settings.changed
+    replica.objects[0] = _model()  # as before the script has changed it
+    replica.settings.take_over(changed)
+    assert (replica.model[1].p, replica.model[1].training, replica.model[0].tau) == (0.4, False, 0.1)
+    replica.model[0].tau = 0.2
+    assert replica.settings.changed == [{"1": {"training": False}, "0": {"tau": 0.2}}]
