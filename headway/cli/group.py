@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
+from inspect import cleandoc
 from typing import Any
 
 import typer
@@ -102,7 +103,17 @@ def _import_command(name: str, module: str, panel: str) -> Any:
         settings = AGENT_SETTINGS if name == "agent" else None
         single.command(name, rich_help_panel=panel, context_settings=settings)(found)
         single.callback()(lambda: None)
-    return typer.main.get_group(single).commands[name]
+    command = typer.main.get_group(single).commands[name]
+    _unwrap_help(command)
+    return command
+
+
+def _unwrap_help(command: Any) -> None:
+    """Make a line of each paragraph of the help: the terminal's width wraps it, not the source's."""
+    if command.help:
+        command.help = "\n\n".join(" ".join(part.split()) for part in cleandoc(command.help).split("\n\n"))
+    for inner in getattr(command, "commands", {}).values():
+        _unwrap_help(inner)
 
 
 @contextmanager

@@ -35,13 +35,13 @@ def _cost(job: JobView, forecast: ForecastView) -> str:
         begun = f"It has cost {spent} so far. " if spent else ""
         return f"{begun}No node of the cluster fits any of its sizes, so there is no forecast."
     place = f"on {plural(chosen.slots, f'{chosen.device_kind} slot')}"
-    rate = (
-        f"{usd(chosen.usd_per_h)} an hour" if chosen.usd_per_h else "nothing, since these slots have no price"
-    )
     runs = Mark.PRESENT in chosen.marks and job.state is not JobState.PENDING
     if chosen.time_s is None:
+        unknown = f"its end is not known yet ({forecast.work.reason})"
         begin = f"It has cost {spent} so far, and costs" if spent and runs else "It costs"
-        return f"{begin} {rate} {place}; its end is not known yet ({forecast.work.reason})."
+        if not chosen.usd_per_h:
+            return f"{begin} nothing {place}, since these slots have no price; {unknown}."
+        return f"{begin} {usd(chosen.usd_per_h)} an hour {place}; {unknown}."
     if not chosen.usd_per_h:
         begin = f"It has cost {spent} so far. " if spent else ""
         if runs:

@@ -177,7 +177,8 @@ def cancel(
 
 
 def _acknowledge(context: typer.Context, output: Format, view: JobView, effect: str) -> None:
-    text = Text.assemble(
-        (view.name, "bold"), f" {effect}. It is ", render.state_text(view.state), f": {view.message}"
-    )
+    # The message of a job that runs is about its last change, which this request makes old.
+    runs = view.state is JobState.RUNNING
+    now = f" on {view.size} {'slot' if view.size == 1 else 'slots'}" if runs else f": {view.message}"
+    text = Text.assemble((view.name, "bold"), f" {effect}. It is ", render.state_text(view.state), now)
     of(context).show(output, view, text)

@@ -30,6 +30,6 @@ def named(jobs: Iterable[Job], project: str) -> str:
     shown = some_of(names, NAMED)
     others = len(jobs) - len(names)
     if not others:
-        return shown
+        return f"{', '.join(names[:-1])} and {names[-1]}" if 1 < len(names) <= NAMED else shown
     foreign = "a job of another project" if others == 1 else f"{others} jobs of other projects"
     return f"{shown} and {foreign}" if shown else foreign

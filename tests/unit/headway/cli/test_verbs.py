@@ -275,6 +275,17 @@ def test_steering_sends_what_was_asked(service: StubService, arguments, route, b
     assert service.body(route) == body
 
 
+def test_a_job_that_runs_is_answered_with_its_size_and_not_with_its_last_change(service: StubService):
+    grew = "grew from 1 to 2 slots in place: paused 0.10 s"
+    service.on("POST /api/v1/jobs/digits/resize", ok(job_view(size=2, message=grew), 202))
+    assert run(service, "resize", "digits", "1").stdout == (
+        "digits is fixed at 1 slot. It is RUNNING on 2 slots\n"
+    )
+    waits = job_view(JobState.PENDING, size=0, message="waits for slots")
+    service.on("POST /api/v1/jobs/digits/resize", ok(waits, 202))
+    assert run(service, "resize", "digits", "auto").stdout.endswith("It is PENDING: waits for slots\n")
+
+
 @pytest.mark.parametrize("size", ["²", "٣", "big", "0", "5000"])
 def test_a_size_that_is_none_is_a_usage_error(service: StubService, size: str):
     result = run(service, "resize", "digits", size)

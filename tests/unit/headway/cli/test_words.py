@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -53,3 +54,15 @@ def test_a_browser_is_signed_in_by_a_link(service: StubService):
     assert result.stdout.strip() == opened[0]
     assert "works once, for 2m00s" in result.stderr
     assert run(service, "login", "--browser", "--token").exit_code == 1
+
+
+@pytest.mark.parametrize("words", [("login",), ("budget", "set"), ("whatif",), ("logs",)])
+def test_the_help_is_wrapped_by_the_terminal_and_not_by_the_source(
+    service: StubService, words: tuple[str, ...]
+):
+    """Where a line ends early, the next word would not have fitted."""
+    text = run(service, *words, "--help").stdout.split("╭")[0].split("Usage:")[1]
+    lines = [line.strip() for line in text.splitlines()]
+    for line, following in pairwise(lines):
+        if line and following:
+            assert len(line) + len(following.split()[0]) + 1 > 72, line

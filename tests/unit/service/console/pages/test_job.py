@@ -135,6 +135,11 @@ def test_what_nobody_knows_is_said() -> None:
     unknown = configuration(1, Mark.PRESENT, time_s=None, time_p90_s=None, cost_usd=None, cost_p90_usd=None)
     page = job_page(views(job_view(cost=COST), unknown), may_control=True, now=NOW)
     assert "its end is not known yet (the script does not say)" in page.head.outlook.cost
+    free = configuration(2, Mark.SMALLEST, time_s=None, usd_per_h=0.0)
+    page = job_page(views(job_view(cost=None), free), may_control=True, now=NOW)
+    assert page.head.outlook.cost.startswith(
+        "It costs nothing on 2 a100 slots, since these slots have no price; "
+    )
     page = job_page(views(job_view(cost=None)), may_control=True, now=NOW)
     assert "there is no forecast" in page.head.outlook.cost
 

@@ -15,12 +15,12 @@ from tests.unit.service.domain.allocation.scopes import elastic_job
     [
         ([], 0, ""),
         (["a"], 0, "a"),
-        (["b", "a"], 0, "a, b"),
+        (["b", "a"], 0, "a and b"),
         ([], 1, "a job of another project"),
         ([], 3, "3 jobs of other projects"),
         (["a"], 1, "a and a job of another project"),
         (["a", "b"], 2, "a, b and 2 jobs of other projects"),
-        (list("abcde"), 0, "a, b, c, d, e"),
+        (list("abcde"), 0, "a, b, c, d and e"),
         (list("abcdefg"), 0, "a, b, c, d, e and 2 more"),
     ],
 )

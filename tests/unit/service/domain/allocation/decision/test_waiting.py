@@ -227,10 +227,10 @@ def test_a_wait_tells_when_running_jobs_are_expected_to_free_enough_slots() -> N
     assert starts([one], r=290.0, s=500.0) == {"one": f"{about(300)}, when r ends"}
     assert starts([one, two], r=290.0, s=500.0) == {
         "one": f"{about(300)}, when r ends",
-        "two": f"{about(540)}, when r, s end",
+        "two": f"{about(540)}, when r and s end",
     }
     wide = elastic_job("wide", 4, 4, age_s=500.0)
-    assert starts([wide], r=290.0, s=500.0) == {"wide": f"{about(540)}, when r, s end"}
+    assert starts([wide], r=290.0, s=500.0) == {"wide": f"{about(540)}, when r and s end"}
 
 
 def test_a_start_of_which_nothing_is_known_is_not_guessed() -> None:
