@@ -10,10 +10,14 @@ from pydantic import BaseModel, Field
 
 
 class ImposedChange(BaseModel):
-    """A change of a job's slots that no user asked for. `cost_s` is the training time lost to it."""
+    """A change of a job's slots that no user asked for. `cost_s` is the training time lost to it.
+
+    `stopped`: it lost all its slots to other jobs.
+    """
 
     at: datetime
     cost_s: float
+    stopped: bool = False
 
 
 class LossRate(BaseModel):

@@ -33,12 +33,17 @@ IMPOSED = frozenset({Reason.BETTER_ALLOCATION, Reason.PREEMPTED, Reason.WAITING_
 """Reasons of changes that a round makes for goodput alone, of this job or of other jobs."""
 
 
-def with_imposed_change(progress: JobProgress, now: datetime, cost_s: float) -> JobProgress:
-    """Return the progress of a job that a round changes at `now` at a cost of `cost_s` seconds of training."""
+def with_imposed_change(
+    progress: JobProgress, now: datetime, cost_s: float, *, stopped: bool = False
+) -> JobProgress:
+    """Return the progress of a job that a round changes at `now` at a cost of `cost_s` seconds of training.
+
+    `stopped`: all its slots go to other jobs.
+    """
     recent = recent_changes(progress, now)
     return progress.model_copy(
         update={
-            "imposed": [*recent, ImposedChange(at=now, cost_s=cost_s)],
+            "imposed": [*recent, ImposedChange(at=now, cost_s=cost_s, stopped=stopped)],
             "imposed_count": progress.imposed_count + 1,
             "imposed_s": progress.imposed_s + cost_s,
         }
@@ -54,9 +59,9 @@ def recent_changes(progress: JobProgress, now: datetime) -> list[ImposedChange]:
 def rests_s(progress: JobProgress, now: datetime) -> float:
     """Return the seconds for which a job that was stopped for others leaves free slots to jobs that may come.
 
-    Each further change of the window doubles the rest: where higher priorities come often, a start would not last.
+    Each further stop of the window doubles the rest: where higher priorities come often, a start would not last.
     """
-    recent = recent_changes(progress, now)
+    recent = [one for one in recent_changes(progress, now) if one.stopped]
     if not recent:
         return 0.0
     rest_s = min(REST_S * 2.0 ** (len(recent) - 1), WINDOW_S)

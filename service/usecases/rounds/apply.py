@@ -13,7 +13,7 @@ from datetime import datetime
 
 from headway.contract.agents import NodeState
 from headway.contract.views.decisions import RoundChange
-from headway.contract.views.jobs import JobState
+from headway.contract.views.jobs import JobState, Reason
 from service.domain.allocation.decision.plan import Action, Decision, Plan
 from service.domain.cluster.snapshot import SlotKey, Snapshot
 from service.domain.contention.costs import change_s, restart_s
@@ -212,8 +212,10 @@ def _with_imposed_change(life: Life, decision: Decision) -> Life:
     """Return the life, with the change counted in the job's record if it is imposed on the job."""
     if decision.reason not in IMPOSED:
         return life
-    cost_s = restart_s(life.job) if decision.action is Action.VACATE else change_s(life.job)
-    progress = with_imposed_change(life.job.progress, life.now, cost_s)
+    vacated = decision.action is Action.VACATE
+    cost_s = restart_s(life.job) if vacated else change_s(life.job)
+    stopped = vacated and decision.reason is Reason.PREEMPTED
+    progress = with_imposed_change(life.job.progress, life.now, cost_s, stopped=stopped)
     return life.with_job(replace(life.job, progress=progress))
 
 

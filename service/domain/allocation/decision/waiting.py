@@ -189,7 +189,7 @@ def _why_barred(case: Case) -> str:
     priority = case.job.spec.priority
     rests_s = case.round.contest.tenure.rests_s
     if rests_s is not None and rests_s[case.row] > 0:
-        return f"; it was changed or stopped lately, and leaves free slots to others for {rests_s[case.row]:.0f} s"
+        return f"; it was stopped for other jobs lately, and leaves free slots to others for {rests_s[case.row]:.0f} s"
     worth = "nobody is stopped for less gain than that costs"
     if any(one.spec.priority > priority for one in case.round.snapshot.jobs.values()):
         return f"; slots go to jobs of higher priorities first, and {worth}"

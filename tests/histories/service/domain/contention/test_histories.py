@@ -115,7 +115,9 @@ class Cluster:
     def _carry_out(self, one: Decision) -> None:
         job = self.jobs[one.job_id]
         if one.reason in IMPOSED and one.action in {Action.CHANGE, Action.VACATE}:
-            job = replace(job, progress=with_imposed_change(job.progress, self.now, change_s(job)))
+            stopped = one.action is Action.VACATE and one.reason is Reason.PREEMPTED
+            imposed = with_imposed_change(job.progress, self.now, change_s(job), stopped=stopped)
+            job = replace(job, progress=imposed)
         self.held = {key: holder for key, holder in self.held.items() if holder != job.id}
         if one.action is Action.VACATE:
             self.since.pop(job.id, None)

@@ -176,7 +176,8 @@ class VirtualCluster:
 
     def _impose(self, life: _Life, one: Decision, cost_s: float) -> None:
         if one.reason in IMPOSED:
-            progress = with_imposed_change(life.job.progress, self.now, cost_s)
+            stopped = one.action is Action.VACATE and one.reason is Reason.PREEMPTED
+            progress = with_imposed_change(life.job.progress, self.now, cost_s, stopped=stopped)
             life.job = replace(life.job, progress=progress)
 
     def _start(self, life: _Life, one: Decision) -> None:

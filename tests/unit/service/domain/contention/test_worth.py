@@ -105,15 +105,21 @@ def test_a_job_that_was_just_stopped_starts_at_once_while_all_minimums_fit() -> 
 @pytest.mark.parametrize(
     ("ago_s", "rest_s"), [((), 0.0), ((10.0,), 50.0), ((70.0,), 0.0), ((300.0, 70.0), 50.0)]
 )
-def test_a_rest_lasts_a_minute_and_twice_as_long_after_each_further_change(
+def test_a_rest_lasts_a_minute_and_twice_as_long_after_each_further_stop(
     ago_s: tuple[float, ...], rest_s: float
 ) -> None:
-    imposed = [ImposedChange(at=NOW - timedelta(seconds=one), cost_s=3.0) for one in ago_s]
+    imposed = [ImposedChange(at=NOW - timedelta(seconds=one), cost_s=3.0, stopped=True) for one in ago_s]
     assert rests_s(JobProgress(imposed=imposed), NOW) == pytest.approx(rest_s)
 
 
+def test_change_of_size_is_no_reason_to_rest() -> None:
+    grew = ImposedChange(at=NOW - timedelta(seconds=5), cost_s=3.0)
+    stopped = ImposedChange(at=NOW - timedelta(seconds=20), cost_s=3.0, stopped=True)
+    assert [rests_s(JobProgress(imposed=one), NOW) for one in ([grew], [stopped, grew])] == [0.0, 40.0]
+
+
 def test_a_rest_is_at_most_as_long_as_the_window_of_changes() -> None:
-    imposed = [ImposedChange(at=NOW, cost_s=3.0)] * 40
+    imposed = [ImposedChange(at=NOW, cost_s=3.0, stopped=True)] * 40
     assert rests_s(JobProgress(imposed=imposed), NOW) == 600.0
 
 
