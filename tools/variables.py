@@ -173,6 +173,7 @@ RANK = {
     "HEADWAY_MESH": "Mesh of the ranks at the start, with `parallel`: `replicate=1,fsdp=2,tp=2`.",
     "HEADWAY_EXIT_WITHIN_S": "`exit_within` in seconds.",
     "HEADWAY_AUDIT": "`none` with `audit: none`, or on slots of two kinds (`elastic.mix`).",
+    "HEADWAY_HOST_SIGNALS": "`1` in a pilot of Slurm: a SIGTERM that the agent does not announce waits five seconds for its word.",
     "HEADWAY_AUDIT_NEAR": "`1` on slots of two kinds: ranks compare their models up to rounding.",
     "HEADWAY_REDUNDANCY": "`elastic.redundancy`, if it is not `none`.",
     "HEADWAY_MIN_DEPTH": "`elastic.partial_backprop.min_depth`, if set.",

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from headway.contract import runtime
 from headway.contract.agents import JoinRequest, SlotInfo
 from headway.contract.values.redaction import without_credentials
 from headway.errors import HeadwayError
@@ -102,6 +103,8 @@ class Agent:
         self._claims = DeviceClaims(options.name, shared=options.share_gpus)
         slots = _slots(options, self._state, self._claims)
         environment = base_env(interface_env(options.address, options.url) | os.environ, options.pass_env)
+        if options.pilot is not None:
+            environment[runtime.ENV_HOST_SIGNALS] = "1"
         isolation = _isolation(options, self._state, environment)
         slots = mark_withheld(slots, isolation)
         engine = engines.find(os.environ)

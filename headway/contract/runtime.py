@@ -31,6 +31,9 @@ ENV_SPEEDS = "HEADWAY_SPEEDS"
 ENV_MESH = "HEADWAY_MESH"  # of a sharded model, see `contract.values.meshes`; unset: all ranks are `fsdp`
 ENV_MIN_DEPTH = "HEADWAY_MIN_DEPTH"  # least share of the layers that a rank computes gradients of; unset: all
 ENV_AUDIT = "HEADWAY_AUDIT"  # `none`: ranks do not compare their replicas
+ENV_HOST_SIGNALS = (
+    "HEADWAY_HOST_SIGNALS"  # `1`: the host's batch system sends SIGTERM to ranks too, beside the agent
+)
 ENV_AUDIT_NEAR = (
     "HEADWAY_AUDIT_NEAR"  # `1`: they do, up to rounding; older libraries read only `HEADWAY_AUDIT`
 )

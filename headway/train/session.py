@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from headway.contract.changes import STOP_FILE
 from headway.contract.runtime import Hello
 from headway.preemption import StopRequest
 from headway.train.assembly import assemble_training
@@ -59,7 +58,7 @@ def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:
         TrackerUnavailable: the job asks for a tracker whose package is not installed, or without its address.
     """
     environment = Environment.read(os.environ)
-    stop = StopRequest(environment.control / STOP_FILE if environment.control is not None else None)
+    stop = StopRequest(environment.stop_announcement)
     stop.listen(for_threads=True)
     write_stacks_on_request(environment.control, environment.rank)
     mailbox = Mailbox(environment.control, rank=environment.rank, generation=environment.generation)

@@ -119,10 +119,9 @@ def test_a_rank_that_an_order_takes_out_does_not_stop_the_others_with_it(telling
     assert [one["when"] for one in told(live, "1.0")] == ["before", "after"]
 
 
-@pytest.mark.slow  # such a signal counts only after five seconds
 def test_stop_by_a_signal_alone_has_no_deadline(telling: Live) -> None:
     live = telling
-    live.start(1, steps=3, EPOCHS="1000000")
+    live.start(1, steps=3)
     live.wait_until_held()
     live.signal("1.0", signal.SIGTERM)
     live.allow_all()
@@ -148,7 +147,7 @@ def test_error_in_a_callback_ends_the_rank_and_names_the_callback(telling: Live)
     live = telling
     live.start(1, steps=3, RAISES="before")
     live.wait_until_held()
-    announce(live, "1.0", StopNotice(grace_s=60.0, kill_at_s=boot_clock_s() + 60.0, why=DRAINS))
+    live.signal("1.0", signal.SIGTERM)
     live.allow_all()
     assert live.wait() == [1]
     assert (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from headway.contract import orders, runtime
+from headway.contract.changes import STOP_FILE
 from headway.contract.values.balance import USUAL_BALANCE, BalanceRule, balance_of
 from headway.contract.values.learning_rate_rules import Rule, RuleSetting
 from headway.contract.values.meshes import MeshShape, mesh_of
@@ -74,6 +75,8 @@ class Environment:
     """True if ranks compare what must be equal on all of them."""
     audits_near: bool = False
     """True if they compare it although their devices round differently, so that parameters may differ a little."""
+    host_signals: bool = False
+    """True if a batch system sends SIGTERM to the ranks of its host, so that only an announced stop counts at once."""
     trackers: tuple[TrackerName, ...] = ()
     """Trackers that receive reports besides the service."""
     job: Job | None = None
@@ -83,6 +86,11 @@ class Environment:
     def live(self) -> bool:
         """True if the service can change the members of this run while it runs."""
         return self.control is not None and self.store is not None
+
+    @property
+    def stop_announcement(self) -> Path | None:
+        """File without which a SIGTERM may come from the host's batch system; None if all come from the agent."""
+        return self.control / STOP_FILE if self.host_signals and self.control is not None else None
 
     @property
     def storage_keys(self) -> Path | None:
@@ -140,6 +148,7 @@ class Environment:
             redundant=_redundant(env.get(runtime.ENV_REDUNDANCY) or "none"),
             audits=_audits(env.get(runtime.ENV_AUDIT) or "replicas"),
             audits_near=env.get(runtime.ENV_AUDIT_NEAR) == "1",
+            host_signals=env.get(runtime.ENV_HOST_SIGNALS) == "1",
             trackers=_trackers(env.get(runtime.ENV_TRACKERS, "")),
             job=_job(env),
         )

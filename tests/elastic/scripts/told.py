@@ -63,7 +63,7 @@ model = nn.Linear(4, 1)
 model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
 loader = run.loader(TensorDataset(torch.randn(96, 4)), global_batch=8, balance=False)
 faults = Faults(run)
-for _ in run.epochs(int(os.environ.get("EPOCHS", "4"))):
+for _ in run.epochs(4):
     for (batch,) in loader:
         loss = model(batch).square().mean()
         optimizer.zero_grad()

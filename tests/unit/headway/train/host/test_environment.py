@@ -160,3 +160,12 @@ def test_the_first_order_names_those_who_were_started() -> None:
     assert told.first_order == Order(
         generation=4, world_size=3, store="10.0.0.7:29500", members={"4.0": 0, "4.1": 1, "4.2": 2}
     )
+
+
+def test_stop_is_announced_by_a_file_where_the_host_signals_ranks_too(tmp_path: Path) -> None:
+    control = {"HEADWAY_CONTROL": str(tmp_path)}
+    read = [
+        Environment.read(env).stop_announcement
+        for env in ({}, control, control | {"HEADWAY_HOST_SIGNALS": "1"})
+    ]
+    assert read == [None, None, tmp_path / "stop.json"]
