@@ -22,6 +22,12 @@ from headway.contract.views.jobs import TERMINAL_STATES, JobState
 from headway.local.postgres import EmbeddedPostgres
 from service.adapters.postgres.database import sqlalchemy_url
 from service.adapters.postgres.engine.schema import alembic_config, migrate, schema_problem
+from service.adapters.postgres.tables import (  # noqa: F401  # their tables are in the metadata
+    identity,
+    links,
+    rental,
+    upkeep,
+)
 from service.adapters.postgres.tables.core import metadata
 from service.domain.jobs.lifecycle import TRANSITIONS
 from tests.waiting import until
