@@ -46,7 +46,7 @@ class StopRequest:
         return self._counts
 
     def arrive(self) -> None:
-        """Record the signal."""
+        """Record that the signal has arrived."""
         if self._arrived_s is None:
             self._arrived_s = self._clock()
 

@@ -34,7 +34,7 @@ _KINDS = {
     "null": "nothing",
     "timestamp": "a date",
 }
-"""What YAML makes of a value without quotes, by the last part of its tag."""
+"""The kind of value that YAML makes of one without quotes, by the last part of its tag."""
 _COMMENT = re.compile(r"[ \t]+#[^\r\n]*")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 """Ends of a line as editors count them. YAML also counts U+0085, U+2028 and U+2029."""

@@ -67,7 +67,7 @@ class NoticeWatcher:
         self._source.close()
 
     def run_once(self) -> None:
-        """Poll once."""
+        """Poll the source once, and report new notices."""
         try:
             notices = self._source.notices()
         except NoMetadata as error:

@@ -211,7 +211,7 @@ class Replica:
         """True if the ranks hold replicas of a sharded model on a mesh that has such (HSDP)."""
         self._will_shard = will_shard
         self.settings = ModelSettings(lambda: self._models)
-        """What the script has changed of the models beside their tensors."""
+        """The settings that the script has changed of the models beside their tensors."""
 
     @property
     def optimizer(self) -> Optimizer:

@@ -1,4 +1,4 @@
-"""What a script learns of a change of members and of a stop: values, and callbacks before and after."""
+"""Changes of members and stops as a script learns of them: values, and callbacks before and after."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Catalogue:
     modes: dict[str, bool]
     """True for each module, by name, in training mode."""
     settings: list[dict[str, dict[str, Any]]]
-    """What the script has changed on the modules of each model, that of the sharded one first: see `ModelSettings`."""
+    """The settings that the script has changed on the modules of each model, that of the sharded one first: see `ModelSettings`."""
     trained: dict[str, bool]
     """True for each parameter, by name, that needs a gradient."""
     optimizer: dict[str, dict[str, Any]]
