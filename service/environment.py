@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+
+_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 class SettingsError(Exception):
@@ -34,6 +37,16 @@ def path_of(env: Mapping[str, str], name: str) -> Path | None:
     """Return a path, or None if the variable is not set."""
     text = env.get(name, "").strip()
     return Path(text) if text else None
+
+
+def cluster_of(env: Mapping[str, str]) -> str:
+    """Return the name of this cluster at its providers of machines. Raise SettingsError for one that they do not take."""
+    name = env.get("HEADWAY_CLUSTER", "headway").strip()
+    if not _CLUSTER.fullmatch(name):
+        raise SettingsError(
+            f"HEADWAY_CLUSTER: {name!r} is not a valid name; use letters, digits, `-`, `_` and `.`"
+        )
+    return name
 
 
 def words_of(env: Mapping[str, str], name: str, default: str = "") -> tuple[str, ...]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from string import Template
 from types import MappingProxyType
 
-from service.settings import SettingsError
+from service.environment import SettingsError, cluster_of
 
-_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _TYPE = re.compile(r"[a-z0-9*][a-z0-9*-]*\.[a-z0-9*-]+")
 _USER_DATA = Path(__file__).with_name("ec2_user_data.sh")
 _MOST_USER_DATA_BYTES = 12_000
@@ -51,14 +50,9 @@ def read_ec2_settings(env: Mapping[str, str]) -> Ec2Settings:
             raise SettingsError(
                 f"HEADWAY_EC2_INSTANCE_TYPES: {name!r} is not an instance type, such as g5.xlarge or g5.*"
             )
-    cluster = env.get("HEADWAY_CLUSTER", "headway").strip()
-    if not _CLUSTER.fullmatch(cluster):
-        raise SettingsError(
-            f"HEADWAY_CLUSTER: {cluster!r} is not a valid name; use letters, digits, `-`, `_` and `.`"
-        )
     return Ec2Settings(
         region=_text(env, "HEADWAY_EC2_REGION", "us-east-1"),
-        cluster=cluster,
+        cluster=cluster_of(env),
         image=_text(env, "HEADWAY_EC2_IMAGE", "ami-0123456789abcdef0"),
         instance_types=types,
         subnets=_subnets(env),

@@ -140,8 +140,9 @@ def shapes_in(text: str, names: Set[str]) -> dict[str, Shape]:
             continue
         partition, available, cpus, memory_mib, gres = (piece.strip() for piece in line.split("|", 4))
         if available == "up" and partition in names:
-            kind, slots = devices(gres, int(cpus.rstrip("+")))
-            shape = Shape(partition, kind, slots, int(cpus.rstrip("+")), int(memory_mib.rstrip("+")) << 20)
+            cores = int(cpus.rstrip("+"))
+            kind, slots = devices(gres, cores)
+            shape = Shape(partition, kind, slots, cores, int(memory_mib.rstrip("+")) << 20)
             found[shape.instance_type] = shape
     return found
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.settings import SettingsError
+from service.environment import SettingsError, cluster_of, number_of
 
-_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _OURS = frozenset(
     """
@@ -53,19 +52,14 @@ def read_slurm_settings(env: Mapping[str, str]) -> SlurmSettings:
     Raises:
         SettingsError: a setting is missing or wrong.
     """
-    cluster = env.get("HEADWAY_CLUSTER", "headway").strip()
-    if not _CLUSTER.fullmatch(cluster):
-        raise SettingsError(
-            f"HEADWAY_CLUSTER: {cluster!r} is not a valid name; use letters, digits, `-`, `_` and `.`"
-        )
     return SlurmSettings(
-        cluster=cluster,
+        cluster=cluster_of(env),
         partitions=_partitions(env.get("HEADWAY_SLURM_PARTITIONS", "")),
         python=env.get("HEADWAY_SLURM_PYTHON", "").strip() or sys.executable,
         options=_options(env.get("HEADWAY_SLURM_OPTIONS", "")),
         setup=_setup(env.get("HEADWAY_SLURM_SETUP", "").strip()),
         log=env.get("HEADWAY_SLURM_LOG", "").strip() or _LOG,
-        wait_s=_wait_s(env.get("HEADWAY_SLURM_WAIT_S", "").strip()),
+        wait_s=number_of(env, "HEADWAY_SLURM_WAIT_S", _WAIT_S, 1, _MOST_WAIT_S),
     )
 
 
@@ -110,15 +104,6 @@ def _setup(name: str) -> str:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"HEADWAY_SLURM_SETUP: {name} cannot be read: {error}.") from error
-
-
-def _wait_s(text: str) -> float:
-    wait_s = _number(text) if text else _WAIT_S
-    if wait_s is None or not 1 <= wait_s <= _MOST_WAIT_S:
-        raise SettingsError(
-            f"HEADWAY_SLURM_WAIT_S: {text!r} is not a number of seconds from 1 to {_MOST_WAIT_S:.0f}."
-        )
-    return wait_s
 
 
 def _number(text: str) -> float | None:
