@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from headway.contract.values.listing import all_of
 from headway.contract.values.topology import LEVELS
 from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.placement.placed_speed import level_of, placed_step_s
@@ -41,7 +42,7 @@ def crossing_text(round_: Round, row: int, column: int, allocation: Allocation) 
 
 def _listed(names: list[str]) -> str:
     few = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
-    return f"{', '.join(few[:-1])} and {few[-1]}"
+    return all_of(few)
 
 
 def _share(round_: Round, row: int, column: int, nodes: int, level: int) -> float | None:

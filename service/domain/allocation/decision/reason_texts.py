@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from headway.contract.values.listing import some_of
+from headway.contract.values.listing import all_of, some_of
 from headway.contract.views.jobs import Reason
 from service.domain.jobs.job import Job
 
@@ -30,6 +30,6 @@ def named(jobs: Iterable[Job], project: str) -> str:
     shown = some_of(names, NAMED)
     others = len(jobs) - len(names)
     if not others:
-        return f"{', '.join(names[:-1])} and {names[-1]}" if 1 < len(names) <= NAMED else shown
+        return all_of(names) if len(names) <= NAMED else shown
     foreign = "a job of another project" if others == 1 else f"{others} jobs of other projects"
     return f"{shown} and {foreign}" if shown else foreign

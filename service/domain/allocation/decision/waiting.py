@@ -176,10 +176,8 @@ def _why_no_surplus(case: Case, start: ExpectedStart | None, holders: Holders, l
     left_s = float(contest.latest_turn_s[row])
     if start is not None:
         text += f"; {start.text(round_.snapshot.now, project)}"
-    elif not np.isfinite(left_s):
-        return text + unbounded_text(holders, project)
     if not np.isfinite(left_s):
-        return text
+        return text if start is not None else text + unbounded_text(holders, project)
     at = round_.snapshot.now + timedelta(seconds=left_s)
     return f"{text}; its turn comes by {at:%H:%M} UTC at the latest"
 
