@@ -93,9 +93,10 @@ def _warnings(root: yaml.Node, source: YamlSource, set_by: Mapping[Location, str
     """Yield warnings about values of which YAML makes something else than a shell would."""
     for at, comment in cut_by_comments(root, source).items():
         if not any(at[: len(one)] == one for one in set_by):
+            what = "command" if at == ("run",) else "value"
             yield (
                 f"{source.name}: {dotted_path(at)} ends before `{shortened(comment)}`, which YAML takes for a comment; if it "
-                f"belongs to the {'command' if at == ('run',) else 'value'}, put the whole {'command' if at == ('run',) else 'value'} in quotes"
+                f"belongs to the {what}, put the whole {what} in quotes"
             )
     line = 0 if ("run",) in set_by else joined_lines(root, source)
     if line:

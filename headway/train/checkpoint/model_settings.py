@@ -58,12 +58,8 @@ class ModelSettings:
             self._models(), self._first, self.changed, changed, strict=False
         ):
             for name, module in model.named_modules():
-                its = first.get(name)
-                own = (
-                    {}
-                    if its is None
-                    else {key: its.plain[key] for key in here.get(name, ()) if key in its.plain}
-                )
+                plain = first[name].plain if name in first else {}
+                own = {key: plain[key] for key in here.get(name, ()) if key in plain}
                 vars(module).update({**own, **there.get(name, {})})
 
 
