@@ -16,6 +16,7 @@ from headway.train.checkpoint.replica import Place, Replica, random_state, set_r
 from headway.train.checkpoint.staging import UnreadableValue, join, split
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Position
+from tests.unit.headway.train.kept import Kept
 
 
 def objects(*, width: int = 3) -> list[Any]:
@@ -92,19 +93,6 @@ class Careless:
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         raise AssertionError
-
-
-class Kept:
-    """An object with this state."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self._state = state
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._state = state
 
 
 def test_a_state_that_could_not_be_read_back_is_refused_at_once() -> None:

@@ -17,6 +17,7 @@ from headway.train.state.guard import (
     interval_steps,
     read_replica,
 )
+from tests.unit.headway.train.kept import Kept
 
 
 def _model() -> nn.Module:
@@ -137,21 +138,8 @@ def test_local_parameter_of_a_further_module_that_differs_is_not_compared() -> N
     assert differences([first, second]) == []
 
 
-class _Kept:
-    """An object with this state."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self._state = state
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._state = state
-
-
 def _read_kept(state: dict[str, Any], *, model: nn.Module | None = None) -> ReplicaReading:
-    return read_replica(model or _model(), [], others={"object 2": _Kept(state)})
+    return read_replica(model or _model(), [], others={"object 2": Kept(state)})
 
 
 def test_tensors_at_any_depth_of_an_object_s_state_are_compared_by_their_paths() -> None:
@@ -183,7 +171,7 @@ def test_copy_of_a_buffer_that_may_differ_may_differ_too(place: Callable[[Any], 
 
 
 def test_pattern_of_an_object_whose_state_has_no_tensor_yet_is_no_error() -> None:
-    ReplicaGuard(_model(), [], others={"object 2": _Kept({})}, local=["object 2, shadow.*"])
+    ReplicaGuard(_model(), [], others={"object 2": Kept({})}, local=["object 2, shadow.*"])
 
 
 def test_local_pattern_that_matches_nothing_is_refused_by_name() -> None:
