@@ -42,7 +42,7 @@ _RESTART_NUMBERS = "SELECT setval(seqrelid::regclass, seqstart, false) FROM pg_s
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """What a copy of the template holds before its first test."""
+    """The contents that a copy of the template has before its first test."""
 
     shape: tuple[str, ...]
     """Hashes of tables, columns, constraints and triggers, which differ after any change of the schema."""

@@ -1,4 +1,4 @@
-"""What only Slurm does to a pilot, on a real slurmctld."""
+"""Events that only Slurm knows happen to pilots of a real slurmctld."""
 
 from __future__ import annotations
 

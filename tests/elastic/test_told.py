@@ -1,4 +1,4 @@
-"""What a script learns of changes of members and of stops: `run.before_change`, `after_change` and `preemption`."""
+"""A script learns of changes of members and of stops by `run.before_change`, `after_change` and `preemption`."""
 
 from __future__ import annotations
 

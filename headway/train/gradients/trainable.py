@@ -108,7 +108,7 @@ def _has_hook(parameter: nn.Parameter) -> bool:
     if parameter._backward_hooks:  # noqa: SLF001  # torch has no other way to see them
         return True
     added = getattr(parameter, "_post_accumulate_grad_hooks", None)
-    # Those of the library are its own functions, or methods of Python's types, which have no module.
+    # The library's hooks are its own functions, or methods of Python's types, which have no module.
     return any(
         (where := getattr(one, "__module__", None)) is not None and not where.startswith("headway.")
         for one in (added or {}).values()

@@ -307,7 +307,7 @@ def test_a_second_run_of_any_length_does_not_jump_the_queue_by_the_first_one() -
 
 
 def winner_of(own: tuple[float, float], runs: int) -> list[int]:
-    """Of two equal waiting jobs, the first of class 0, those that get the slot after `runs` ended jobs of each class."""
+    """Return which of two equal waiting jobs, the first of class 0, get the slot after `runs` ended jobs of each class."""
     took = np.repeat(own, runs)
     ended = FinishedJobs(job_class=np.repeat([0, 1], runs), work=took, run_s=took)
     round_ = a_round([[1.0], [1.0]], [1], capacity=1, job_class=[0, 1], done=[0.0, 0.0])
