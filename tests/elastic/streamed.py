@@ -5,9 +5,12 @@ before its operation has begun, and the tensors are filled later. What computes 
 stand for those of a stream: `wait` of an operation, and that of a future made by `future_of`, end with the operation. Any other
 future is complete at once, as one on a GPU is to a stream for which it names no device.
 
-A communicator connects at its first operation, for which every member must come, also if it is between two of them; that of the
-default group does so in `connect`, as a call of the host. A member that is gone is not noticed: the operation stands until `abort`, and then raises. Under the name of `SILENT` it ends like a
-complete one, as the wait of a GPU's stream does.
+A communicator connects at its first operation, or in `connect`, for which every member must come, also if the operation is
+between two of them. That is a call of the host, which no abort ends: the first member waits for connections of the others, and
+those listen until it connects back.
+
+A member that is gone is not noticed: an operation stands until `abort`, and then raises. Under the name of `SILENT` it ends like a
+complete one, as the wait of a GPU's stream does. The abort of a group waits for the device, and so for operations of other groups.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import contextlib
 import os
 import queue
 import random
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +30,7 @@ import torch.distributed as dist
 
 from headway.train.collectives.backend import Rendezvous
 from headway.train.collectives.buckets import broadcast
-from headway.train.collectives.groups import CONNECT_TIMEOUT
+from headway.train.collectives.groups import CONNECT_TIMEOUT, abort_groups, forget_groups
 
 NAME = "streamed"
 SILENT = "streamed-silent"
@@ -148,8 +153,9 @@ class StreamedGroup(dist.ProcessGroup):
         return NAME
 
     def abort(self) -> None:
-        """End what is in progress; any thread may call it."""
+        """End what is in progress; any thread may call it. Freeing the communicator's memory waits for the device."""
         self._aborted.set()
+        self._stream.synchronize()
 
     def shutdown(self) -> None:
         self.abort()
@@ -239,11 +245,11 @@ class StreamedGroup(dist.ProcessGroup):
             self._batch = queue.SimpleQueue()
         if self._aborted.is_set():
             raise Aborted("the communicator is gone")
+        self.connect()
         work = StreamWork(filled)
 
         def act() -> None:
             try:
-                self.connect()
                 ready = results()
                 self._pause(next(self._stream.delays_s))
                 for one, result in zip(filled, ready, strict=True):
@@ -263,10 +269,24 @@ class StreamedGroup(dist.ProcessGroup):
         """Wait for all members, unless this one is connected already."""
         if self._connected:
             return
-        self._store.add("communicator", 1)
-        while self._store.add("communicator", 0) < self.size():
-            self._pause(_POLL_S)
+        try:
+            self._meet()
+        except OSError as error:
+            raise RuntimeError("the members did not connect") from error
         self._connected = True
+
+    def _meet(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            store = self._store.clone()  # the connection to the root
+            store.set(f"listens/{self.rank()}", str(listener.getsockname()[1]))
+            if self.rank():
+                listener.accept()[0].close()
+            else:
+                others = [f"listens/{rank}" for rank in range(1, self.size())]
+                while not store.check(others):
+                    time.sleep(_POLL_S)
+                for one in others:
+                    socket.create_connection(("127.0.0.1", int(store.get(one)))).close()
 
     def _reduced(self, mine: torch.Tensor, op: Any) -> torch.Tensor:
         """Return the reduction in the order of the ranks, so that each has the same bits."""
@@ -346,18 +366,18 @@ class Streamed:
             timeout=max(rendezvous.connect, CONNECT_TIMEOUT),
         )
 
-    def connect(self) -> None:
-        group: Any = dist.group.WORLD
-        group.connect()
+    def connect(self, group: Any = None) -> None:
+        (group or dist.group.WORLD).connect()
 
     def leave(self) -> None:
-        self.abort()
+        if dist.is_initialized() and dist.get_backend() == NAME:
+            forget_groups()
         if dist.is_initialized():
             dist.destroy_process_group()
 
     def abort(self) -> None:
         if dist.is_initialized() and dist.get_backend() == NAME:
-            dist.distributed_c10d._abort_process_group()
+            abort_groups(NAME)
 
     def transfer(
         self, tensors: Sequence[torch.Tensor], *, rank: int, source: int, receivers: Sequence[int]

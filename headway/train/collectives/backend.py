@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class Connecting(Protocol):
     A membership change begins with operations between some of the members, which would wait for the others for ever.
     """
 
-    def connect(self) -> None:
-        """Connect all members of the default group, each of which calls it and is known to be within reach.
+    def connect(self, group: ProcessGroup | None = None) -> None:
+        """Connect all members of a group (None: of the default group), each of which calls it and is known to be within reach.
 
-        RuntimeError is raised when a peer is lost, or the connections that the process opens meanwhile are closed.
+        RuntimeError is raised when a peer is lost, or the sockets that the process opens meanwhile are closed.
         """

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from headway.train.collectives.devices import Device
+from headway.train.collectives.groups import count_group
 from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 
 _BACKEND = "headway_guarded"
@@ -123,9 +124,9 @@ class GuardedGroup(dist.ProcessGroup):
     def _run(self, collective: str, *args: Any, **options: Any) -> Any:
         if not self._guard.lost:
             try:
-                work = getattr(self._group, collective)(*args, **options)
-                self._guard.waits.follow(work)
                 with self._guard.waits.blocking():
+                    work = getattr(self._group, collective)(*args, **options)
+                    self._guard.waits.follow(work)
                     work.wait()
             except GROUP_ERRORS as error:
                 if not is_loss(error):
@@ -174,6 +175,7 @@ def form_guarded_group(
     """
     if not hasattr(dist.Backend, _BACKEND.upper()):
         dist.Backend.register_backend(_BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
+    count_group()
     formed = dist.new_group(list(ranks), backend=_BACKEND, pg_options=(group, guard))
     if not isinstance(formed, GuardedGroup):
         return None

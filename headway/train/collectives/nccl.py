@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from headway.train.collectives.backend import Rendezvous
 from headway.train.collectives.buckets import broadcast
-from headway.train.collectives.groups import default_group
+from headway.train.collectives.groups import abort_groups, default_group, forget_groups
 
 _SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -44,30 +45,33 @@ class Nccl:
         """Form a group, which `connect` connects."""
         default_group("nccl", rendezvous)
 
-    def connect(self) -> None:
-        """Make the communicator of all ranks.
+    def connect(self, group: dist.ProcessGroup | None = None) -> None:
+        """Make the communicator of a group; None: of all ranks.
 
         This is what `init_process_group(device_id=...)` does, but the group is not bound to the device. With a bound one, a
         rank outside of a new gloo group waits for ever for NCCL to split its communicator, and torch 2.6 makes communicators
         that do not block.
         """
-        if dist.get_world_size() == 1:
+        group = group or dist.group.WORLD
+        assert group is not None, "it has been formed"
+        if group.size() == 1:
             return
         device = _device()
-        backend = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]  # noqa: SLF001  # torch's own call of it is this
+        backend: Any = group._get_backend(device)  # noqa: SLF001  # torch's own call of it is this
         backend = getattr(backend, "wrapped_pg", backend)  # as with TORCH_DISTRIBUTED_DEBUG=DETAIL
         backend.eager_connect_single_device(device)
 
     def leave(self) -> None:
         """Abort the communicators: to destroy one, NCCL waits until each member does, and a rank that leaves may not."""
-        self.abort()
+        if _is_default():
+            forget_groups()
         if dist.is_initialized():  # over another backend, which the script has chosen
             dist.destroy_process_group()
 
     def abort(self) -> None:
         """Abort all groups of the process, unless the script has made the default group over another backend."""
-        if dist.is_initialized() and dist.get_backend() == "nccl":
-            dist.distributed_c10d._abort_process_group()  # noqa: SLF001  # torch's own restarts use it
+        if _is_default():
+            abort_groups("nccl")
 
     def transfer(
         self, tensors: Sequence[torch.Tensor], *, rank: int, source: int, receivers: Sequence[int]
@@ -75,6 +79,10 @@ class Nccl:
         """Broadcast from the source's device, and wait until this rank's device has finished."""
         broadcast(tensors, rank=rank, source=source, receivers=receivers, device=_device())
         torch.cuda.synchronize()
+
+
+def _is_default() -> bool:
+    return dist.is_initialized() and dist.get_backend() == "nccl"
 
 
 def _device() -> torch.device:

@@ -41,12 +41,13 @@ def connected(names: frozenset[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def disconnect(names: frozenset[str]) -> None:
-    """Close the connections among these sockets, which ends the waits of gloo."""
+def disconnect(names: frozenset[str], *, listening: bool = False) -> None:
+    """Close the connections among these sockets, which ends the waits of gloo. `listening`: end waits for connections too."""
     for connection in _copies_of(names):
         with suppress(OSError):  # closed meanwhile, or not connected
-            if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                connection.shutdown(socket.SHUT_RDWR)  # gloo needs its listening socket until its end
+            # Gloo needs its listening socket until its end.
+            if listening or not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def has_unanswered_attempt(names: frozenset[str]) -> bool:

@@ -107,9 +107,15 @@ def peers_may_be_lost(failure: type[PeersLost] = PeersLost) -> Iterator[None]:
 
 @contextmanager
 def disconnect_when(
-    superseded: Callable[[], bool], before: frozenset[str], patience_s: float
+    superseded: Callable[[], bool],
+    before: frozenset[str],
+    patience_s: float = math.inf,
+    *,
+    listening: bool = False,
 ) -> Iterator[None]:
     """Close the connections made in the block as soon as `superseded` returns True, or the patience is over.
+
+    `listening`: close listening sockets made in the block, too.
 
     A finite patience is over, too, when a host leaves attempts to connect without an answer for more than a second.
 
@@ -130,7 +136,7 @@ def disconnect_when(
             if waited_s > patience_s or silent >= _SILENT_WATCHES:
                 impatient.set()
             if impatient.is_set() or superseded():
-                disconnect(connections() - before)
+                disconnect(connections() - before, listening=listening)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -186,7 +186,12 @@ class Peers:
             if isinstance(
                 backend, Connecting
             ):  # no member is out of reach, so this takes as long as it takes
-                with peers_may_be_lost(), disconnect_when(superseded, before, math.inf):
+                # A member of NCCL's group that waits for one that is gone only listens.
+                with (
+                    peers_may_be_lost(),
+                    disconnect_when(superseded, before),
+                    disconnect_when(superseded, connections(), listening=True),
+                ):
                     backend.connect()
         except (PeersLost, Superseded):
             if dist.is_initialized():  # the next meeting forms another default group
@@ -282,6 +287,8 @@ class Peers:
         with self.waits.blocking(), peers_may_be_lost():
             for work in dist.batch_isend_irecv(ops) if ops else ():
                 work.wait(limit)  # without it, gloo takes the time limit of connections
+        if self.aborted:  # an aborted transfer on an accelerator ends like a complete one
+            raise PeersLost("the exchange was aborted")
 
     def commit(self, device: torch.device) -> None:
         """Return once every rank has called it and its earlier transfers are complete: an all-reduce of one element."""
@@ -306,9 +313,17 @@ class Peers:
             for ranks in itertools.chain.from_iterable(divisions):
                 whole = len(ranks) == self.world_size
                 inner: Any = dist.group.WORLD if whole else subgroup(ranks, self._timeout)
+                if not whole and self.rank in ranks:
+                    self._connect(inner)
                 guarded = form_guarded_group(inner, ranks, guard)
                 mine += [] if guarded is None else [guarded]
         return mine
+
+    def _connect(self, group: Any) -> None:
+        """Connect the members of a group, where they would wait for each other at its first operation. `abort` ends the wait."""
+        if isinstance(self._backend, Connecting):
+            with self.waits.blocking(), disconnect_when(lambda: self.aborted, connections(), listening=True):
+                self._backend.connect(group)
 
     def mark(self, name: str) -> str | None:
         """Return a marker that was left for this generation's members in their store, if there is one."""
@@ -360,8 +375,10 @@ class Peers:
     def abort(self) -> None:
         """End all waits for peers in this process. Any thread may call it."""
         self.aborted = True
-        self._backend.abort()
-        for guard in self._guards:
-            guard.keep_names()
-        disconnect(self._connections)
-        self._stuck = self.waits.fulfil() or self._stuck
+        try:
+            self._backend.abort()
+        finally:  # an abort of the backend that fails must not keep the other waits
+            for guard in self._guards:
+                guard.keep_names()
+            disconnect(self._connections)
+            self._stuck = self.waits.fulfil() or self._stuck
