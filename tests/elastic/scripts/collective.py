@@ -1,6 +1,6 @@
 """One rank of the conformance suite of collective backends; started by tests/elastic/test_collectives.py.
 
-    collective.py BACKEND sums|transfers|some|pairs|hangs|loses|stands|settles|completes|unsettled
+    collective.py BACKEND sums|transfers|some|pairs|hangs|absent|divided|loses|stands|settles|completes|unsettled
 
 It ends with an error if the backend does not do what the interface says.
 """
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from headway.contract.orders import Order
+from headway.train.collectives.guarded import GuardedGroup
 from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 from headway.train.collectives.registry import make_backend
 from headway.train.host.environment import Environment
@@ -142,6 +143,62 @@ def hangs() -> None:
     assert summed(4.0) == 4.0
 
 
+def absent() -> None:
+    """Rank 2 dies before it connects: the meeting of the others ends with the order for its loss."""
+    if environment.rank == 2:
+        backend.connect = lambda group=None: os.kill(os.getpid(), signal.SIGKILL)
+    began_s = time.monotonic()
+    assert environment.store is not None
+    members = {f"1.{rank}": rank for rank in range(3)}
+    order = Order(generation=1, world_size=3, store=environment.store, members=members)
+    lost = threading.Event()
+
+    def superseded() -> bool:
+        if not lost.is_set() and dist.is_initialized():
+            threading.Timer(2.0, lost.set).start()
+        return lost.is_set()
+
+    limit = timedelta(seconds=TIMEOUT_S)
+    try:
+        Peers.meet(order, environment.rank, backend, limit, TIMEOUT_S, superseded)
+    except PeersLost:
+        assert time.monotonic() - began_s < TIMEOUT_S
+        assert not dist.is_initialized()
+    else:
+        sys.exit("the loss was not noticed")
+    assert meet(2, [environment.rank]).gather(1) == [[1]]
+
+
+def divided() -> None:
+    """Rank 1 stops: an abort ends what rank 0 waits for in a group of its division, and in that of all ranks."""
+    peers, told = meet(1, [0, 1, 2]), threading.Event()
+    pair, *_ = peers.guarded_groups([[[0, 1], [2]]], told.set)
+    assert isinstance(pair, GuardedGroup)
+    if environment.rank == 2:
+        peers.gather(0)
+        return
+    whole, part = torch.ones(1000, device=device), torch.ones(1000, device=device)
+    dist.all_reduce(part, group=pair)
+    assert part.tolist() == [2.0] * 1000
+    peers.gather(0)
+    if environment.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    threading.Timer(0.5, peers.abort).start()
+    began_s = time.monotonic()
+    dist.all_reduce(whole, async_op=True)
+    dist.all_reduce(part, group=pair)
+    peers.leave()
+    assert time.monotonic() - began_s < FREED_WITHIN_S
+    assert peers.aborted
+    assert summed_alone() == 4.0
+
+
+def summed_alone() -> float:
+    """The sum over this rank alone, in a generation of its own."""
+    meet(2 + environment.rank, [environment.rank])
+    return summed(4.0)
+
+
 def loses() -> None:
     """Rank 1 dies, and rank 0 learns of it by the exception for that."""
     peers = meet_for_a_loss()
@@ -225,6 +282,8 @@ def unsettled() -> None:
     "pairs": pairs,
     "transfers": transfers,
     "hangs": hangs,
+    "absent": absent,
+    "divided": divided,
     "loses": loses,
     "stands": stands,
     "completes": completes,
