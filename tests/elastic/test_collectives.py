@@ -93,6 +93,24 @@ def test_a_rank_that_hangs_is_freed_by_an_abort(ranks: Callable[..., Generation]
     assert started.output().count("aborted") == (name == "timed")
 
 
+@pytest.mark.parametrize("name", BACKENDS[2:])
+def test_a_meeting_ends_if_a_member_dies_before_it_connects(
+    ranks: Callable[..., Generation], name: str
+) -> None:
+    started = ranks(name, "absent", 3)
+    for process in started.processes:
+        process.join(240)
+    assert [process.exitcode for process in started.processes] == [0, 0, -signal.SIGKILL], started.output()
+
+
+@pytest.mark.parametrize("name", [*BACKENDS[2:], SILENT])
+def test_an_abort_frees_operations_of_several_groups(ranks: Callable[..., Generation], name: str) -> None:
+    started = ranks(name, "divided", 3)
+    for rank in (0, 2):
+        started.processes[rank].join(240)
+    assert [started.processes[rank].exitcode for rank in (0, 2)] == [0, 0], started.output()
+
+
 @pytest.mark.parametrize("name", BACKENDS)
 def test_leave_waits_for_operations_on_the_devices_of_all_members(
     ranks: Callable[..., Generation], name: str
