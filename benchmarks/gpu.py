@@ -14,9 +14,9 @@ took together, among `changes` changes of size.
 `step_ratio_3ms`, `step_ratio_54ms`: step time of the library over that of `DistributedDataParallel` with one rank, as in
 `benchmarks.overhead`, for steps of about so many milliseconds on an H100. `plain_step_3ms_s` and `plain_step_54ms_s` have their
 actual time with `DistributedDataParallel`.
-`save_blocks_s`: time for which a save of `saved_mb` of state on the device blocks training.
+`save_blocks_s`: time in seconds for which a save of `saved_mb` of state on the device blocks training.
 `save_blocks_ratio`: the same over the seconds until the save is complete.
-`memory_growth_mb`: growth of the GPU's memory in use over the changes, after the first two. `host_memory_growth_mb`: the same
+`memory_growth_mb`: growth of the GPU's memory in use over the changes, after the first two, each time when rank 1 has ended. `host_memory_growth_mb`: the same
 of rank 0's resident memory, which is both without a GPU.
 `fsdp_bit_equal`: true if a change of size of a sharded network (FSDP2) keeps every bit of the state, as in `benchmarks.sharded`.
 """

@@ -91,11 +91,19 @@ def measure_replicas(
                 every_s=_POLL_S,
             )
 
+        def await_end(processes: Sequence[int]) -> None:
+            """Wait until these have ended, and for later steps: the memory of the GPU is that of all processes."""
+            job.until("the end of rank 1", lambda: not any(map(is_running, processes)), every_s=_POLL_S)
+            before = len(read(kept))
+            job.until("later steps", lambda: len(read(kept)) >= before + _STEPS_ALONE, every_s=_POLL_S)
+
         await_steps(_STEPS_ALONE, 1)
         for _ in range(cycles):
             live.grow()
             await_steps(steps, RANKS)
+            leaving = [process_of(one) for one in notes.iterdir() if one != kept]
             live.shrink()
+            await_end(leaving)
             await_steps(_STEPS_ALONE, 1)
         undisturbed = read(kept)
         for _ in range(kills):
@@ -114,6 +122,20 @@ def measure_replicas(
         "kills": kills,
         **growth_mb(undisturbed),
     }
+
+
+def process_of(file: Path) -> int:
+    """Return the process id in the name of a rank's notes."""
+    return int(file.name.rpartition("-")[2])
+
+
+def is_running(process: int) -> bool:
+    """Return True if this process exists and has not ended; its memory is free afterwards."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def _returns(steps: Sequence[Step]) -> Iterator[Step]:
