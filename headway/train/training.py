@@ -266,7 +266,11 @@ class Training:
         self._ended_s = time.perf_counter()
         if self._steps_taken == 1:
             self._warm_saver()
-            self._reporter.first_step(self.place, self._replica, live=self._state_sync.check_live())
+            self._reporter.first_step(
+                self.place,
+                self._replica,
+                live=self._state_sync.check_live(renews_groups=bool(self._changes.after)),
+            )
         # A short step at the end of an epoch, or one with an evaluation, does not represent the usual step time.
         usual = len(step.batch) == self.split.global_batch and not self.evaluates
         self._reporter.stepped(self._ended_s - self._began_s, self.gradients.meter.compute_s, usual=usual)

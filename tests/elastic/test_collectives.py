@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.contract.runtime import Restored
+from headway.contract.runtime import FirstStep, Restored
 from tests.elastic.harness import Generation, Job
 from tests.elastic.live import Live
 from tests.elastic.streamed import NAME, SILENT
@@ -171,6 +171,15 @@ def test_a_job_over_an_installed_backend_changes_members_in_place(
     assert_exact(live)
     assert live.output().count("formed in") == 2 + 3 + 2
     assert not live.messages(Restored)
+
+
+def test_a_job_with_a_group_of_its_own_is_not_changed_in_place(job: Callable[..., Job]) -> None:
+    counted = job("count.py", "--own-group")
+    counted.arguments = [*counted.arguments, "--result", str(counted.folder)]
+    live = Live(counted)
+    live.start(2, steps=2)
+    assert [one.live for one in live.until(lambda: live.messages(FirstStep))] == [False] * 2
+    assert "has made 1 process group with dist.new_group" in live.output()
 
 
 def test_a_job_that_names_no_known_backend_ends_with_its_code(job: Callable[..., Job]) -> None:

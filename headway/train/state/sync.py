@@ -16,6 +16,7 @@ from headway.contract.orders import Order
 from headway.contract.runtime import EXIT_RETRY, Restored, Switched
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
+from headway.train.collectives.groups import groups_of_script
 from headway.train.data.batching import Batching
 from headway.train.host.output import exit_actions, flush, warn
 from headway.train.membership.control import Mailbox
@@ -219,8 +220,18 @@ class StateSync:
         self.has_state = True  # not earlier: if a peer is lost before, the caller keeps its old position
         return place
 
-    def check_live(self) -> bool:
-        """Return True if this rank can follow orders, once a step has created the optimizer's state."""
+    def check_live(self, *, renews_groups: bool) -> bool:
+        """Return True if this rank can follow orders, once a step has created the optimizer's state.
+
+        `renews_groups`: the script may make its process groups again after a change.
+        """
+        ours = self._resharder is not None  # FSDP makes groups of the mesh
+        if self._team.live and not ours and not renews_groups and (count := groups_of_script()):
+            warn(
+                f"the job changes size by a restart: the script has made {count} process group{'s' * (count > 1)} with "
+                "dist.new_group, which would keep the old members; make them again in a callback of run.after_change"
+            )
+            self._team.live = False
         if self._resharder is not None and not self._resharder.movable:
             warn(
                 "the job changes size by a restart: its placements or optimizer state cannot be moved in place"

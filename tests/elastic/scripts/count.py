@@ -50,10 +50,13 @@ parser.add_argument("--collective")
 parser.add_argument("--state-s", type=float, default=0.0)
 parser.add_argument("--until")
 parser.add_argument("--own-loader", choices=["anew", "persistent"])
+parser.add_argument("--own-group", action="store_true")
 parser.add_argument("--result", type=Path, required=True)
 options = parser.parse_args()
 
 run = headway.init(timeout_s=30, collective=options.collective)
+if options.own_group:
+    torch.distributed.new_group()
 model = Counts(options.samples)
 slow = [SlowState(options.state_s)] if options.state_s else []
 wrapped, optimizer, *_ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0), *slow)
