@@ -82,7 +82,9 @@ def assemble_training(
         began_s=began_s,
     )
     if environment.control is not None or environment.distributed:
-        StandstillWatch(team, mailbox, training, stop, environment.control).start()
+        StandstillWatch(
+            team, mailbox, training, stop, environment.control, save_s=lambda: saver.save_s
+        ).start()
     return training
 
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from headway.train.data.batching import Batching
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import order
+from headway.train.host.workers import end_with_rank
 from headway.train.source import BatchSource
 from headway.train.training import Training
 
@@ -98,6 +99,7 @@ class Loader(BatchSource):
     def batches(self) -> Iterator[Any]:
         """Return every micro-batch from the present position on, in the order of the steps."""
         assert self._fetched is not None
+        end_with_rank(self._fetched)
         return iter(self._fetched)
 
     def ledger_of(self, positions: range) -> Ledger:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from headway.train.data.batching import Batching
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import order
+from headway.train.host.workers import end_with_rank
 from headway.train.loader import Remaining, seed_of
 from headway.train.source import BatchSource
 
@@ -94,6 +95,7 @@ class SampledData(BatchSource):
         What workers fetched ahead for an earlier iteration is discarded.
         """
         assert self.data is not None
+        end_with_rank(self.data)
         self._begins = True
         try:
             return iter(self.data)  # which asks for `remaining`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -28,6 +30,8 @@ AVERAGE = (
 )
 
 SHADOW = f"headway: {REPLICAS_DIFFER}object 3, shadow.1.bias differs on rank 1; object 3, shadow.1.weight "
+REMEDY = re.compile(r"; if that is meant, write prepare\(\.\.\., local=(\[.*\])\)\n")
+ESTIMATE = f"headway: {REPLICAS_DIFFER}d 0.0 is 1e-06 on rank 0, 1.0000009999999998e-06 on rank 1\n"
 
 
 @pytest.fixture
@@ -72,6 +76,14 @@ def test_moving_average_that_is_no_module_is_named_by_its_path(apart: Callable[.
     ended = apart("--apart", "shadow", "--from-step", 5).run(2)
     assert codes(ended) == [EXIT_RETRY] * 2, ended.output()
     assert all(SHADOW in log for log in logs(ended)), ended.output()
+
+
+def test_moving_average_that_is_named_as_the_message_says_may_differ(apart: Callable[..., Job]) -> None:
+    stopped = apart("--apart", "shadow", "--from-step", 5).run(2)
+    said = REMEDY.search(stopped.output())
+    assert said is not None, stopped.output()
+    ended = apart("--apart", "shadow", "--local", *json.loads(said[1])).run(2)
+    assert codes(ended) == [0, 0], ended.output()
 
 
 def test_moving_average_that_is_named_as_local_may_differ(apart: Callable[..., Job]) -> None:
@@ -124,9 +136,16 @@ def test_ranks_on_devices_of_two_kinds_that_differ_stop_together(
     assert all(said in log for log in logs(ended)), ended.output()
 
 
-def test_rounding_is_no_difference_on_devices_of_two_kinds(apart: Callable[..., Job]) -> None:
-    ended = apart("--apart", "rounding").run(2, **ON_TWO_KINDS)
+@pytest.mark.parametrize("apart_by", ["rounding", "estimate"])
+def test_rounding_is_no_difference_on_devices_of_two_kinds(apart: Callable[..., Job], apart_by: str) -> None:
+    ended = apart("--apart", apart_by).run(2, **ON_TWO_KINDS)
     assert codes(ended) == [0, 0], ended.output()
+
+
+def test_number_of_an_optimizer_that_differs_on_equal_devices_is_named(apart: Callable[..., Job]) -> None:
+    ended = apart("--apart", "estimate").run(2)
+    assert codes(ended) == [EXIT_RETRY] * 2, ended.output()
+    assert all(ESTIMATE in log for log in logs(ended)), ended.output()
 
 
 def test_difference_in_a_tensor_that_the_script_names_as_local_is_meant(apart: Callable[..., Job]) -> None:

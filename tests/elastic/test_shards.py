@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.contract.runtime import FirstStep, Restored
+from headway.contract.runtime import ENV_CHECKPOINT_EVERY_S, FirstStep, Restored
 from tests.elastic.harness import Job, codes
 
 STOPPED, DONE = 143, 0
@@ -45,3 +45,13 @@ def test_a_sharded_model_learns_as_a_replicated_one_and_goes_on_at_another_size(
     expected = losses(replicated)
     assert expected[11] < expected[0] / 2, "it must learn, or equal losses prove nothing"
     assert losses(sharded) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_stop_during_a_slow_step_saves_the_shards_within_the_grace_period(job: Callable[..., Job]) -> None:
+    sharded = made(job, sharded=True)
+    sharded.arguments = [*sharded.arguments, "--slow-s", "12"]  # a third of 30 s is less, and most of it more
+    faults = json.dumps([[rank, 9, "SIGTERM"] for rank in range(2)])
+    stopped = sharded.run(2, FAULTS=faults, **{ENV_CHECKPOINT_EVERY_S: "0.0001"})
+    assert codes(stopped) == [STOPPED, STOPPED], stopped.output()
+    assert "a peer does not answer" not in stopped.output()

@@ -85,6 +85,11 @@ class Saver:
         self._saved = place.position
         return place, found.name.generation
 
+    @property
+    def save_s(self) -> float | None:
+        """Time of this rank's last save; None if it has not saved yet."""
+        return self._schedule.total_s or None
+
     def due(self, losses_per_h: float | None) -> bool:
         """Return True if a periodic checkpoint is due, at the losses that the service now expects."""
         if self._checkpoints is None or self._checkpoints.busy:

@@ -24,7 +24,8 @@ class Schedule:
         self._expected = 0.0
         self._losses = 0
         self._cost_s = 0.0
-        self._total_s = 0.0
+        self.total_s = 0.0
+        """Time from start to end of the last save; 0 before its end."""
 
     def expect(self, losses_per_h: float | None, now: float) -> None:
         """Follow another expected rate of losses from now on. None changes nothing."""
@@ -45,7 +46,7 @@ class Schedule:
         if self._every_s is not None:
             return self._every_s
         return checkpoint_interval_s(
-            losses_per_h=self.losses_per_h(now), cost_s=self._cost_s, total_s=self._total_s
+            losses_per_h=self.losses_per_h(now), cost_s=self._cost_s, total_s=self.total_s
         )
 
     def due(self, now: float) -> bool:
@@ -58,7 +59,7 @@ class Schedule:
 
     def completed(self, total_s: float) -> None:
         """Record that the save ended `total_s` after its start."""
-        self._total_s = total_s
+        self.total_s = total_s
 
     def failed(self) -> None:
         """Record the loss of a rank. A shorter interval may make a save due at once."""

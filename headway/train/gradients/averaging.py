@@ -28,6 +28,7 @@ from headway.train.gradients.clock import Clock
 from headway.train.gradients.commit import StepCommit
 from headway.train.gradients.depths import PartialStep
 from headway.train.gradients.device import DeviceMeter
+from headway.train.gradients.fixed_layers import FixedLayers
 from headway.train.gradients.module import ElasticModule
 from headway.train.gradients.partial import PartialBackward
 from headway.train.gradients.probe import NoiseProbe
@@ -81,6 +82,7 @@ class Gradients:
         """Parameters of the model that train."""
         self._untold = self._told_of_hook = False
         self._shards = False
+        self._fixed: FixedLayers | None = None
         self._samples = self._done = 0
         self._alone = False
         self._global_batch = self._groups = 1
@@ -102,6 +104,7 @@ class Gradients:
         self.model.module = model
         self.trainable = TrainableSet(model)
         sharded_before, self._shards = self._shards, is_sharded(dict(model.named_parameters()))
+        self._fixed = FixedLayers(model) if self._shards else None
         if self._min_depth is not None and self._shards and not sharded_before:
             warn(
                 "elastic.partial_backprop has no effect: the model is sharded, and ranks compute all gradients"
@@ -175,6 +178,7 @@ class Gradients:
         """
         if not self._shards and not (first and last):  # the forward pass of a single micro-batch does so
             self.trainable.list_again()
+        self._refuse_changed_layers()
         if first:
             self.stepped = self.broken = self.without_results = False
             self.batch_number += 1
@@ -237,7 +241,11 @@ class Gradients:
 
         An accelerator works asynchronously: it would carry out the optimizer's step even if the gradient
         never became complete. Therefore the program waits here, before the step.
+
+        Raises:
+            RuntimeError: the script has changed the layers of a sharded model.
         """
+        self._refuse_changed_layers()
         if self._device.type == "cuda" and self._ddp is not None and self._peers is not None:
             with self._peers.waits.blocking():
                 torch.cuda.current_stream(self._device).synchronize()
@@ -284,6 +292,7 @@ class Gradients:
 
     def _forward_sharded(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model's forward pass with a gradient weight for FSDP, where the gradient enters the model."""
+        self._refuse_changed_layers()
         weight = self.shard_weight
 
         def weigh(output: torch.Tensor) -> torch.Tensor:
@@ -294,6 +303,10 @@ class Gradients:
             return output
 
         return tree_map_only(torch.Tensor, weigh, self.model.module(*args, **kwargs))
+
+    def _refuse_changed_layers(self) -> None:
+        if self._fixed is not None:
+            self._fixed.refuse_changes()
 
     def _weight_without_peers(self) -> None:
         if self._shards:

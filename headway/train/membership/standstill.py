@@ -11,6 +11,7 @@ import statistics
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -32,7 +33,10 @@ _KNOWN_AFTER = 5
 """Steps of a generation after which its usual step time is known."""
 _REMEMBERED = 64
 ABORTED_AFTER = 1 / 3
-"""Share of the grace period that a stop leaves to the peers; the rest is for a checkpoint of this rank alone."""
+"""Share of the grace period that a stop leaves to the peers at least; the rest is for a checkpoint of this rank alone."""
+SAVES_KEPT = 3.0
+"""Multiple of the time of the last save that a wait for a slow peer leaves to a checkpoint, beside `MARGIN_S`."""
+MARGIN_S = 5.0
 _UNKNOWN_GRACE_S = 30.0
 """Grace period of a SIGTERM that no agent announced: the default of Kubernetes and torchrun."""
 _LOST_AFTER_S = 0.5
@@ -97,13 +101,27 @@ class StepPace:
         return Standing(now_s - ended_s, usual_s)
 
 
-def must_abort(now_s: float, waits_since_s: float | None, stopped_s: float, grace_s: float) -> bool:
+def must_abort(
+    now_s: float,
+    waits_since_s: float | None,
+    stopped_s: float,
+    grace_s: float,
+    *,
+    save_s: float | None = None,
+    is_gone: Callable[[], bool] = lambda: False,
+) -> bool:
     """Return True if a rank that was stopped at `stopped_s` has to give up its wait for peers. Times are monotonic.
 
     The stop takes effect at the end of a step, so both the stop and the wait have lasted for their share of the grace period.
+    A peer whose host answers may only be slow: a rank whose last save took `save_s` waits for it as long as a save still fits
+    into the grace period. `is_gone` tells whether the host of a peer does not answer; it is asked after the share.
     """
     share_s = ABORTED_AFTER * grace_s
-    return waits_since_s is not None and now_s - max(waits_since_s, stopped_s) >= share_s
+    if waits_since_s is None or now_s - max(waits_since_s, stopped_s) < share_s:
+        return False
+    if save_s is None or now_s - stopped_s >= grace_s - SAVES_KEPT * save_s - MARGIN_S:
+        return True
+    return is_gone()
 
 
 class PacedTraining(Protocol):
@@ -139,15 +157,23 @@ class StandstillWatch:
         training: has the steps of this rank.
         stop: a request to stop that no agent announced.
         control: the control folder of the agent; None without one.
+        save_s: the time of the last save; None if none is known.
     """
 
     def __init__(
-        self, team: Team, mailbox: Mailbox, training: PacedTraining, stop: StopRequest, control: Path | None
+        self,
+        team: Team,
+        mailbox: Mailbox,
+        training: PacedTraining,
+        stop: StopRequest,
+        control: Path | None,
+        save_s: Callable[[], float | None],
     ) -> None:
         self._team = team
         self._mailbox = mailbox
         self._training = training
         self._stop = stop
+        self._save_s = save_s
         self._stop_file = str(control / STOP_FILE) if control is not None else None
         self._links: PeerLinks | None = None
         self._stopped: tuple[float, float] | None = None
@@ -202,7 +228,9 @@ class StandstillWatch:
         if self._stopped is None or since_s is None:
             links.is_lost(now_s, None)
             return False
-        return must_abort(now_s, since_s, *self._stopped) or links.is_lost(now_s, since_s)
+        return links.is_lost(now_s, since_s) or must_abort(
+            now_s, since_s, *self._stopped, save_s=self._save_s(), is_gone=lambda: bool(unanswered_hosts())
+        )
 
     def _abort(self, peers: Peers) -> None:
         if self._team.peers is peers and not peers.aborted:

@@ -10,6 +10,7 @@ compared `near`.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import pickle
 import struct
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any, TypeVar
 
 import torch
@@ -27,12 +29,17 @@ from torch.optim import Optimizer
 from headway.train.checkpoint.replica import Stateful
 from headway.train.data.boundary import refuse_unequal_steps
 from headway.train.membership.peers import Peers
-from headway.train.state.sketch import Sketch, sketch, within
+from headway.train.state.sketch import WITHIN, Sketch, sketch, within
 
 Value = TypeVar("Value")
 
 COST_SHARE = 0.001
 """Largest share of the training time that periodic checks take."""
+RATE_WITHIN = 0.001
+"""Largest relative difference between learning rates that follow from gradients of devices of two kinds.
+
+It is smaller than that of tensors, because a rate that a script sets by rank must be found.
+"""
 _NAMED = 3
 """Number of differences that a message names."""
 
@@ -47,8 +54,12 @@ class ReplicaReading:
     trainable: dict[str, bool]
     steps: dict[str, int] = field(default_factory=dict)
     """Steps of each optimizer in the present generation."""
-    options: dict[str, str] = field(default_factory=dict)
-    """Other settings of the optimizers' groups."""
+    options: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Other numbers of the optimizers' groups."""
+    rates_within: float = 0.0
+    """Largest difference between rates that counts as none, relative to the larger one."""
+    options_within: dict[str, float] = field(default_factory=dict)
+    """The same for each of `options`; 0 where it is missing."""
     unowned: frozenset[str] = frozenset()
     """Names of parameters that no optimizer given to prepare() has."""
     shapes: dict[str, str] = field(default_factory=dict)
@@ -59,8 +70,9 @@ class ReplicaReading:
     def digest(self) -> int:
         """A number that is equal for equal readings; NaN equals NaN."""
         rates = [(name, struct.pack("<d", rate)) for name, rate in self.rates.items()]
-        plain = (self.sums, self.trainable, self.steps, self.options, self.shapes)
-        text = repr((rates, *(sorted(one.items()) for one in plain)))
+        options = [(name, struct.pack(f"<{len(its)}d", *its)) for name, its in self.options.items()]
+        plain = (self.sums, self.trainable, self.steps, self.shapes)
+        text = repr((rates, options, *(sorted(one.items()) for one in plain)))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
@@ -68,7 +80,7 @@ def differences(readings: Sequence[ReplicaReading]) -> list[str]:
     """Return a text for each value that differs between ranks: rates, steps and trainable sets first, as causes of the rest."""
     found = []
     for name, rates in _by_rank([one.rates for one in readings]).items():
-        if len({repr(rate) for rate in rates}) > 1:
+        if not _are_close([None if one is None else (one,) for one in rates], readings[0].rates_within):
             each = ", ".join(f"{rate} on rank {rank}" for rank, rate in enumerate(rates))
             found.append(f"learning rate {name} is {each}")
     for name, steps in _by_rank([one.steps for one in readings]).items():
@@ -76,34 +88,46 @@ def differences(readings: Sequence[ReplicaReading]) -> list[str]:
             each = ", ".join(f"{taken} on rank {rank}" for rank, taken in enumerate(steps))
             found.append(f"steps of optimizer {name} since the last change of members are {each}")
     for name, values in _by_rank([one.options for one in readings]).items():
-        if len(set(values)) > 1:
-            each = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+        within = max(one.options_within.get(name, 0.0) for one in readings)
+        if not _are_close(values, within):
+            each = ", ".join(f"{_shown(value)} on rank {rank}" for rank, value in enumerate(values))
             found.append(f"{name} is {each}")
     for name, trained in _by_rank([one.trainable for one in readings]).items():
         if len(set(trained)) > 1:
             ranks = [rank for rank, one in enumerate(trained) if one]
             found.append(f"{name} requires a gradient only on {_ranks(ranks)}")
-    return found + _unlike_tensors(readings)
+    return found + [text for _, text in _unlike_tensors(readings)]
 
 
-def _unlike_tensors(readings: Sequence[ReplicaReading]) -> list[str]:
+def _unlike_tensors(readings: Sequence[ReplicaReading]) -> list[tuple[str, str]]:
+    """Return the name of each tensor that differs, with a text."""
     found = []
     for name, shapes in _by_rank([one.shapes for one in readings]).items():
         if len(set(shapes)) > 1:
-            found.append(f"{name} is {', '.join(f'{its} on rank {rank}' for rank, its in enumerate(shapes))}")
+            each = ", ".join(f"{its} on rank {rank}" for rank, its in enumerate(shapes))
+            found.append((name, f"{name} is {each}"))
     for name, sketches in _by_rank([one.sketches for one in readings]).items():
         far = [rank for rank, one in enumerate(sketches) if not _near(sketches[0], one)]
         if len(far) > len(sketches) / 2:
             far = [rank for rank in range(len(sketches)) if rank not in far]
         if far:
-            found.append(f"{name} differs on {_ranks(far)} by more than rounding")
+            found.append((name, f"{name} differs on {_ranks(far)} by more than rounding"))
     for name, sums in _by_rank([one.sums for one in readings]).items():
         usual = Counter(sums).most_common(1)[0][0]
         if others := [rank for rank, one in enumerate(sums) if one != usual]:
             unowned = any(name in one.unowned for one in readings)
             cause = ", which no optimizer given to prepare() has," if unowned else ""
-            found.append(f"{name}{cause} differs on {_ranks(others)}")
+            found.append((name, f"{name}{cause} differs on {_ranks(others)}"))
     return found
+
+
+def local_remedy(names: Sequence[str]) -> str:
+    """Return the sentence that says how to allow that these tensors of registered objects differ; of many it names the objects."""
+    if len(names) > _NAMED:
+        names = [f"{one}, *" for one in dict.fromkeys(name.partition(", ")[0] for name in names)]
+    else:
+        names = [escape(name) for name in names]
+    return f"if that is meant, write prepare(..., local={json.dumps(names)})"
 
 
 def interval_steps(cost_s: float, trained_s: float, step_s: float) -> int:
@@ -225,6 +249,8 @@ def read_replica(
         trainable=trainable,
         steps=dict(steps or {}),
         options=_options_of(optimizers),
+        rates_within=RATE_WITHIN if near else 0.0,
+        options_within=_rounding_of(optimizers) if near else {},
         unowned=frozenset(
             name
             for name, one in model.named_parameters()
@@ -238,16 +264,28 @@ def read_replica(
     )
 
 
-def _options_of(optimizers: Sequence[Optimizer]) -> dict[str, str]:
-    """Return the numbers of each optimizer's groups beside the learning rate, as text."""
+def _rounding_of(optimizers: Sequence[Optimizer]) -> dict[str, float]:
+    """Return, for each option that is no integer, up to which difference it may follow from gradients that round differently."""
+    found = {}
+    for number, one in enumerate(optimizers):
+        for index, group in enumerate(one.param_groups):
+            share = max((within(its.dtype) for its in group["params"] if _rounds(its)), default=WITHIN)
+            for key, value in group.items():
+                parts = value if isinstance(value, tuple) else (value,)
+                if any(isinstance(part, float) for part in parts):
+                    found[f"{key} {number}.{index}"] = share
+    return found
+
+
+def _options_of(optimizers: Sequence[Optimizer]) -> dict[str, tuple[float, ...]]:
+    """Return the numbers of each optimizer's groups beside the learning rate."""
     found = {}
     for number, one in enumerate(optimizers):
         for index, group in enumerate(one.param_groups):
             for key, value in group.items():
                 parts = value if isinstance(value, tuple) else (value,)
                 if key != "lr" and all(isinstance(part, (bool, int, float)) for part in parts):
-                    numbers = [float(part) for part in parts]
-                    found[f"{key} {number}.{index}"] = repr(numbers if len(numbers) > 1 else numbers[0])
+                    found[f"{key} {number}.{index}"] = tuple(float(part) for part in parts)
     return found
 
 
@@ -330,7 +368,10 @@ class ReplicaGuard:
         packed = pickle.dumps(mine)
         every = [pickle.loads(peers.bytes_from(rank, packed)) for rank in range(peers.world_size)]  # noqa: S301  # from peers of the job
         self._cost_s += time.perf_counter() - self._checked_s  # the ranks agree on it in their next check
-        return differences(every)[:_NAMED]
+        found = differences(every)
+        kept = tuple(f"{name}, " for name, one in self._others.items() if not isinstance(one, nn.Module))
+        named = [name for name, _ in _unlike_tensors(every) if name.startswith(kept)]
+        return found[:_NAMED] + ([local_remedy(named)] if named else [])
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -340,6 +381,27 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _by_rank(values: Sequence[dict[str, Value]]) -> dict[str, list[Value | None]]:
     names = dict.fromkeys(name for one in values for name in one)
     return {name: [one.get(name) for one in values] for name in names}
+
+
+def _shown(values: Sequence[float] | None) -> str:
+    return str(values and (list(values) if len(values) > 1 else values[0]))
+
+
+def _are_close(values: Sequence[tuple[float, ...] | None], share: float) -> bool:
+    """Return True if the numbers of all ranks differ by at most this share of the larger one. NaN equals NaN."""
+    if len(set(map(repr, values))) == 1:
+        return True
+    known = [one for one in values if one is not None]
+    if share == 0.0 or len(known) < len(values) or len({len(one) for one in known}) > 1:
+        return False
+    return all(
+        len(set(map(repr, of_ranks))) == 1
+        or (
+            all(map(math.isfinite, of_ranks))
+            and max(of_ranks) - min(of_ranks) <= share * max(map(abs, of_ranks))
+        )
+        for of_ranks in zip(*known, strict=True)
+    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

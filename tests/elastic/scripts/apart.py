@@ -1,4 +1,4 @@
-"""A model of two layers whose ranks come apart: by noise in one bias, their learning rates, or a moving average on rank 0 alone."""
+"""A model of two layers whose ranks come apart: by noise in one bias, numbers of the optimizer, or a moving average on rank 0 alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 import headway
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--apart", choices=["noise", "rate", "average", "shadow", "rounding"])
+parser.add_argument("--apart", choices=["noise", "rate", "average", "shadow", "rounding", "estimate"])
 parser.add_argument("--from-step", type=int, default=0, help="first step that sets the ranks apart")
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--local", nargs="*", default=[], help="tensors that may differ")
@@ -62,6 +62,8 @@ for step in run.train_steps(options.steps):
         with torch.no_grad():
             for one in model.parameters():
                 one.mul_(1 + 1e-6 * run.rank)
+    if options.apart == "estimate":  # from gradients, as Prodigy and D-Adaptation have it
+        optimizer.param_groups[0]["d"] = 1e-6 * (step + 1) * (1 + 1e-6 * run.rank)
     if step >= options.from_step and options.apart == "rate":
         optimizer.param_groups[0]["lr"] = 0.1 / (1 + run.rank)
     if options.apart == "average" and (run.is_main or step < options.from_step):

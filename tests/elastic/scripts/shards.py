@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -33,6 +34,9 @@ class Net(nn.Module):
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--sharded", type=int, required=True)
+parser.add_argument(
+    "--slow-s", type=float, default=0.0, help="time that rank 1 takes longer after its ninth body"
+)
 parser.add_argument("--result", type=Path, required=True)
 options = parser.parse_args()
 
@@ -48,14 +52,18 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
 model, optimizer = run.prepare(model, optimizer)
 loader = run.loader(TensorDataset(x, y), global_batch=16, max_local_batch=5, seed=3, balance=False)
 faults = Faults(run)
+bodies = 0
 with (options.result / f"epochs-{os.getpid()}.txt").open("w") as notes:
     for epoch in run.epochs(12):
         for inputs, targets in loader:
             faults.in_body()
+            bodies += 1
             loss, _ = model(inputs, targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            if bodies == 9 and run.rank == 1:
+                time.sleep(options.slow_s)
         with torch.no_grad():
             loss, _ = model(x, y)
             notes.write(f"{epoch} {loss.item()!r}\n")

@@ -85,6 +85,33 @@ def test_a_stop_ends_a_wait_after_its_share_of_the_grace_period_and_no_younger_o
     assert not must_abort(now_s, None, stopped_s, grace_s)
 
 
+GRACE_S = 60.0
+
+
+@pytest.mark.parametrize(
+    ("after_s", "save_s", "gone", "aborts"),
+    [
+        (19.9, 2.0, True, False),
+        (20.1, 2.0, True, True),
+        (20.1, 2.0, False, False),
+        (48.9, 2.0, False, False),
+        (49.1, 2.0, False, True),  # three saves and 5 s before the end
+        (20.1, None, False, True),
+        (20.1, 18.4, False, True),
+    ],
+)
+def test_a_stop_waits_for_a_slow_peer_as_long_as_a_save_still_fits(
+    after_s: float, save_s: float | None, *, gone: bool, aborts: bool
+) -> None:
+    found = must_abort(100.0 + after_s, 100.0, 100.0, GRACE_S, save_s=save_s, is_gone=lambda: gone)
+    assert found == aborts
+
+
+def test_a_wait_that_began_late_lasts_for_its_share_too() -> None:
+    assert not must_abort(155.0, 140.0, 100.0, GRACE_S, save_s=1.0)
+    assert must_abort(160.1, 140.0, 100.0, GRACE_S, save_s=1.0)
+
+
 class Work:
     """A collective that ends when it is told to."""
 

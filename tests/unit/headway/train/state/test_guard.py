@@ -15,6 +15,7 @@ from headway.train.state.guard import (
     StepCount,
     differences,
     interval_steps,
+    local_remedy,
     read_replica,
 )
 from tests.unit.headway.train.kept import Kept
@@ -194,3 +195,62 @@ def test_optimizer_that_stepped_more_often_on_one_rank_is_named() -> None:
     assert differences(readings) == [
         "steps of optimizer 1 since the last change of members are 1 on rank 0, 2 on rank 1"
     ]
+
+
+def _read_numbers(
+    rate: float, *, near: bool, dtype: torch.dtype = torch.float32, **numbers: Any
+) -> ReplicaReading:
+    model = _model().to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer.param_groups[0].update(numbers)
+    return read_replica(model, [optimizer], near=near)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dtype"),
+    [
+        ({"d": 1e-6}, {"d": 1.000001e-6}, torch.float32),
+        ({"d": math.nan, "k": 3}, {"d": math.nan, "k": 3}, torch.float32),
+        ({"d": 1e-6}, {"d": 1.05e-6}, torch.bfloat16),
+        ({"pair": (0.5, 0.25)}, {"pair": (0.5, 0.2501)}, torch.float32),
+    ],
+)
+def test_numbers_of_a_group_that_round_differently_are_equal_on_devices_of_two_kinds_alone(
+    first: dict[str, Any], second: dict[str, Any], dtype: torch.dtype
+) -> None:
+    numbers = (first, second)
+    assert not differences([_read_numbers(0.1, near=True, dtype=dtype, **one) for one in numbers])
+    exact = differences([_read_numbers(0.1, near=False, dtype=dtype, **one) for one in numbers])
+    assert len(exact) == int("k" not in first)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({"d": 1e-6}, {"d": 1.05e-6}, "d 0.0 is 1e-06 on rank 0, 1.05e-06 on rank 1"),
+        ({"d": 1.0}, {"d": math.nan}, "d 0.0 is 1.0 on rank 0, nan on rank 1"),
+        ({"d": math.inf}, {"d": 1.0}, "d 0.0 is inf on rank 0, 1.0 on rank 1"),
+        ({"d": 1.0}, {}, "d 0.0 is 1.0 on rank 0, None on rank 1"),
+        ({"k": 1000}, {"k": 1001}, "k 0.0 is 1000.0 on rank 0, 1001.0 on rank 1"),
+        ({"on": True}, {"on": False}, "on 0.0 is 1.0 on rank 0, 0.0 on rank 1"),
+    ],
+)
+def test_numbers_of_a_group_that_differ_by_more_than_rounding_are_named_on_devices_of_two_kinds(
+    first: dict[str, Any], second: dict[str, Any], said: str
+) -> None:
+    assert differences([_read_numbers(0.1, near=True, **one) for one in (first, second)]) == [said]
+
+
+def test_rate_set_by_rank_is_found_on_devices_of_two_kinds() -> None:
+    assert not differences([_read_numbers(rate, near=True) for rate in (0.1, 0.100001)])
+    assert differences([_read_numbers(rate, near=True) for rate in (0.1, 0.1005)]) == [
+        "learning rate 0.0 is 0.1 on rank 0, 0.1005 on rank 1"
+    ]
+
+
+def test_remedy_names_tensors_as_patterns_and_of_many_their_objects() -> None:
+    assert local_remedy(["object 2, seen[0]"]) == (
+        'if that is meant, write prepare(..., local=["object 2, seen[[]0]"])'
+    )
+    many = [f"object 2, {number}" for number in range(4)]
+    assert local_remedy([*many, "object 3, n"]).endswith('local=["object 2, *", "object 3, *"])')
