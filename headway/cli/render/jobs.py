@@ -131,17 +131,17 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def brief(message: str) -> str:
     """Return a message as one line: the first and the last line of a longer one, such as a traceback."""
-    first, *others = message.splitlines() or [""]
+    first, *others = message.strip().split("\n")
     last = others[-1].strip() if others else ""
     return first if last in first else f"{first} … {last}"
 
 
 def clause(message: str) -> str:
     """Return the first clause of a message, and the last line of a longer one. `headway describe` has the whole."""
-    first, *others = message.splitlines() or [""]
-    last = _cut(others[-1].strip()) if others else ""
+    first, *others = message.strip().split("\n")
+    last = others[-1].strip() if others else ""
     head = _cut(first.partition("; ")[0].removesuffix(":"))
-    return f"{head} … {last}" if last and last not in head else head
+    return f"{head} … {_cut(last)}" if last not in first else head
 
 
 def _cut(text: str) -> str:

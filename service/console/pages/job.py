@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import ForecastView
-from headway.contract.views.jobs import EventView, JobProgress, JobState, JobView
+from headway.contract.views.jobs import EventView, JobProgress, JobState, JobView, Reason
 from service.console.html.badges import has_ended, tone_of_job
 from service.console.html.fragments import Content, Fact, Fragment, Listing
 from service.console.html.text import (

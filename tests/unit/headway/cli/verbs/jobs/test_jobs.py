@@ -236,6 +236,8 @@ def test_ps_shows_the_first_clause_of_a_reason_and_describe_the_whole():
         text(render.job_page(job_view(message=why), [], NOW)).split()
     )
     assert render.clause("x" * 200) == "x" * 79 + "…"
+    assert render.clause(f"code 1: {'y' * 100}\nlog\n{'y' * 100}") == f"code 1: {'y' * 71}…"
+    assert render.clause("code 1: bad\u2028name") == "code 1: bad\u2028name"
 
 
 def test_a_screen_that_is_watched_has_a_line_for_each_job():
