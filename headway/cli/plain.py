@@ -1,27 +1,19 @@
-"""Text of jobs on a terminal: control characters are shown, so that they do not act on it."""
+"""Text of jobs on a terminal: control and format characters are shown, so that they do not act on it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-_SHOWN: Final = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"
-}
-
-
-def visible(text: str) -> str:
-    r"""Return the text with C0 and C1 control characters, except tabs and line ends, as `\xNN`."""
-    return text.translate(_SHOWN)
+from headway.visible_text import visible
 
 
 class PlainConsole(Console):
     """Console whose only escape sequences are those of its own styles."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable, whose text has no control characters."""
+        """Yield the segments of a renderable, whose text has no control or format characters."""
         for one in super().render(renderable, options):
             yield one if one.control or one.text.isprintable() else one._replace(text=visible(one.text))

@@ -44,7 +44,8 @@ class Goal(SpecPart):
     @classmethod
     def _one_metric(cls, value: dict[str, float | str] | None) -> dict[str, float | str] | None:
         if value is not None:
-            target_rule(value)
+            rule = target_rule(value)
+            return {rule.metric: rule.value} if rule.falls is None else value
         return value
 
     @field_validator("deadline")

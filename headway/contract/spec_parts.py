@@ -36,15 +36,23 @@ class SpecPart(BaseModel):
         if info.field_name in _number_fields(cls):
             for one in value if isinstance(value, list | tuple) else _values(value):
                 _refuse_odd_number(one)
+            return _whole(value) if isinstance(value, str) else value
         return value
 
 
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE]\+?\d{1,2}")
 _PADDED = re.compile(r"[+-]?0\d")
 _GROUPED = re.compile(r"[+-]?\d[\d.]*(_\d+)+")
 
 
 def _values(value: Any) -> list[Any]:
     return [one for one in value.values() if isinstance(one, bool)] if isinstance(value, dict) else [value]
+
+
+def _whole(value: str) -> str:
+    """Return a whole number with an exponent, which YAML 1.1 reads as text, in digits: 1e6. Other texts stay."""
+    found = _EXPONENT.fullmatch(value.strip())
+    return str(int(number)) if found and (number := float(value)).is_integer() else value
 
 
 def _refuse_odd_number(value: Any) -> None:

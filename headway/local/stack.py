@@ -300,6 +300,7 @@ class LocalStack(Startable):
 
     def _wait_for(self, name: str, condition: Callable[[], bool], what: str) -> None:
         program = self.programs[name]
+        _log.info("waiting for %s", what)
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while not condition():
             if not program.alive():

@@ -11,8 +11,9 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
-from service.api.http.problems import STATUS, service_error
+from service.api.http.problems import STATUS, http_error, service_error
 from service.console.page_context import PageContext
 from service.domain.shared.errors import HeadwayServiceError, TooBusy, Unavailable, WrongToken
 
@@ -59,6 +60,25 @@ def error_page(request: Request, error: HeadwayServiceError) -> Response:
     if isinstance(error, Unavailable | TooBusy):
         response.headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     return response
+
+
+async def unknown_page(request: Request, error: Exception) -> Response:
+    """Answer an address that no route has: browsers get a page with ways on, other clients a problem."""
+    assert isinstance(error, HTTPException)
+    is_page = request.method in {"GET", "HEAD"} and not request.url.path.startswith(
+        ("/api/", "/live/", "/static/")
+    )
+    if (
+        error.status_code != HTTPStatus.NOT_FOUND
+        or not is_page
+        or "text/html" not in request.headers.get("accept", "")
+    ):
+        return await http_error(request, error)
+    return _page(
+        request,
+        HTTPStatus.NOT_FOUND,
+        f"there is no page {request.url.path}; the pages below lead to all others.",
+    )
 
 
 def _page(request: Request, status: HTTPStatus, message: str) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -11,6 +12,7 @@ from service.api.http.context import ApiContext
 from service.api.http.routing import add_routes
 from service.console import actions
 from service.console import routes as pages
+from service.console.failures import unknown_page
 from service.console.page_context import PageContext
 from service.console.templates import HERE
 
@@ -35,5 +37,6 @@ def install_console(app: FastAPI, context: ApiContext) -> None:
     """Add the pages at `/`, and their style sheets and scripts."""
     console = PageContext(context)
     app.state.console = console
+    app.add_exception_handler(HTTPException, unknown_page)
     app.mount("/static", _Assets(console.assets))
     add_routes(app, pages.router, actions.router)

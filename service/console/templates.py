@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from headway.visible_text import visible
 from service.console.html.fragments import Fragment, PageVersion
 from service.console.html.palette import mark_of
 from service.console.html.questions import question
@@ -28,12 +29,18 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown,
     )
     made.filters["data"] = as_data
     made.filters["mark"] = mark_of
     made.globals["question"] = question
     made.globals["none"] = NONE
     return made
+
+
+def _shown(value: Any) -> Any:
+    """Return a value of a template in which no control or format character acts on the page."""
+    return visible(value) if type(value) is str else value
 
 
 def as_data(value: Any) -> Markup:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -19,6 +19,7 @@ from headway.contract.values.quantities import duration
 from headway.contract.views.forecasts import KeptForecast, SearchView, TargetProgress
 from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobProgress, JobState, JobView
 
+_MOST_OF_CLAUSE: Final = 80
 _JOB_STYLES = {
     JobState.PENDING: "yellow",
     JobState.STARTING: "cyan",
@@ -53,7 +54,7 @@ def jobs_table(
             progress(job.progress) if job.starts_at is None else _start(job.starts_at, now),
             rate(job.progress.samples_per_s if job.size else None),
             duration((now - job.submitted_at).total_seconds()),
-            Text(brief(job.present or job.message)),
+            Text(clause(job.present or job.message)),
         )
     return table
 
@@ -130,9 +131,21 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def brief(message: str) -> str:
     """Return a message as one line: the first and the last line of a longer one, such as a traceback."""
-    first, *others = message.splitlines() or [""]
+    first, *others = message.strip().split("\n")
     last = others[-1].strip() if others else ""
     return first if last in first else f"{first} … {last}"
+
+
+def clause(message: str) -> str:
+    """Return the first clause of a message, and the last line of a longer one. `headway describe` has the whole."""
+    first, *others = message.strip().split("\n")
+    last = others[-1].strip() if others else ""
+    head = _cut(first.partition("; ")[0].removesuffix(":"))
+    return f"{head} … {_cut(last)}" if last not in first else head
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_OF_CLAUSE else text[: _MOST_OF_CLAUSE - 1] + "…"
 
 
 def state_text(state: JobState) -> Text:
@@ -159,10 +172,10 @@ def progress(done: JobProgress) -> str:
 
 
 def _start(at: datetime, now: datetime) -> str:
-    """Return the expected start of a waiting job on the clock of this machine."""
+    """Return the end of the range in which a waiting job is expected to start, on the clock of this machine."""
     local = at.astimezone()
     day = "" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} "
-    return f"starts ~{day}{local:%H:%M}"
+    return f"starts by ~{day}{local:%H:%M}"
 
 
 def rate(samples_per_s: float | None) -> str:

@@ -8,9 +8,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?$")
+_NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+_DURATION = re.compile(rf"^{_NUMBER}\s*(ms|s|m|h|d)?$")
 _SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)?$")
+_SIZE = re.compile(rf"^{_NUMBER}\s*(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)?$")
 _BYTES = {
     None: 1,
     "B": 1,
@@ -43,9 +44,11 @@ def parse_duration_s(value: object) -> object:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in at most two units: `0.3s`, `45s`, `3m20s`, `2h05m`, `4d02h`; `-` if it is infinite."""
+    """Format a duration in at most two units: `50ms`, `0.3s`, `45s`, `3m20s`, `2h05m`, `4d02h`; `-` if it is infinite."""
     if not math.isfinite(seconds):
         return "-"
+    if 0 < seconds < 0.0995:
+        return f"{max(1, round(1000 * seconds))}ms"
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{seconds:.1f}s" if 0 < seconds < 2.95 else f"{whole}s"

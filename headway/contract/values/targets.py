@@ -11,6 +11,8 @@ from typing import TypeAlias
 TargetText: TypeAlias = Mapping[str, float | str]
 """One metric and its value, as in the job file: `{loss: 1.5}`, or `{accuracy: ">= 0.95"}` with a direction."""
 _WITH_DIRECTION = re.compile(r"(<=|>=)\s*(\S+)")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+"""A number as people write it. YAML 1.1 reads 1e-3 and -.5 as text."""
 _MOST_NAME = 128
 
 
@@ -38,11 +40,12 @@ def target_rule(target: TargetText) -> TargetRule:
     falls, number = None, value
     if isinstance(value, str):
         found = _WITH_DIRECTION.fullmatch(value.strip())
-        if found is None:
+        if found is None and not _NUMBER.fullmatch(value.strip()):
             raise ValueError(
                 f"{value!r} is no target; write {metric}: 1.5, or {metric}: '<= 1.5' or '>= 1.5'"
             )
-        falls, number = found[1] == "<=", found[2]
+        if found is not None:
+            falls, number = found[1] == "<=", found[2]
     try:
         numeric = float(number)
     except ValueError:

@@ -199,7 +199,7 @@ class JobView(BaseModel):
     owner: str | None = None
     """Name of the user or robot that submitted the job; None for jobs of older versions."""
     starts_at: datetime | None = None
-    """Expected start of a job that waits, rounded; None if it is not known, or for other jobs."""
+    """End of the range in which a job that waits is expected to start, rounded; None if it is not known, or for other jobs."""
     present: str
     """Explanation of the present state; `message` belongs to the last event. Empty in the answer to a submit."""
 

@@ -126,7 +126,8 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     return problem_response(request, 422, "invalid_field", detail, errors)
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+async def http_error(request: Request, error: Exception) -> Response:
+    """Return the response for an error of the framework, such as an unknown address."""
     assert isinstance(error, HTTPException)
     code = OTHER_CODES.get(error.status_code, OTHER_CODE)
     headers = dict(error.headers) if error.headers else None
@@ -152,6 +153,6 @@ def install(app: FastAPI) -> None:
     """Render every error of the application as a problem."""
     app.add_exception_handler(HeadwayServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _internal_error)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import ForecastView
-from headway.contract.views.jobs import EventView, JobProgress, JobState, JobView
+from headway.contract.views.jobs import EventView, JobProgress, JobState, JobView, Reason
 from service.console.html.badges import has_ended, tone_of_job
 from service.console.html.fragments import Content, Fact, Fragment, Listing
 from service.console.html.text import (
@@ -177,7 +177,7 @@ def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
         kept=kept_rows(forecast),
         prediction=prediction_text(forecast) if begun else "",
         ledger=_ledger(job) if begun else (),
-        failures=_failures(job) if begun else (),
+        failures=_failures(job, views.events) if begun else (),
         steps=tuple(_step(one) for one in reversed(views.events)),
         places=tuple((node, _ranges(slots)) for node, slots in sorted(job.allocation.items())),
     )
@@ -351,10 +351,10 @@ def _ledger(job: JobView) -> tuple[Fact, ...]:
     )
 
 
-def _failures(job: JobView) -> tuple[Fact, ...]:
+def _failures(job: JobView, events: Sequence[EventView]) -> tuple[Fact, ...]:
     retry = job.spec.retry
     return (
-        Fact("Preemptions", number(job.preemptions), "not counted as failures"),
+        Fact("Preemptions", number(job.preemptions), _last_preemption(events)),
         Fact(
             "Changes that no user requested",
             number(job.progress.imposed_count),
@@ -367,6 +367,15 @@ def _failures(job: JobView) -> tuple[Fact, ...]:
         ),
         Fact("Failures of the script", number(job.user_errors), f"of {retry.user_errors} allowed"),
     )
+
+
+def _last_preemption(events: Sequence[EventView]) -> str:
+    """Return when and for which jobs the job lost its slots last, as its event says."""
+    lost = [one for one in events if one.kind == "vacate" and one.reason is Reason.PREEMPTED]
+    if not lost:
+        return "not counted as failures"
+    last = max(lost, key=lambda one: one.sequence)
+    return f"not counted as failures; the last one, {stamp(last.at)}: {last.message}"
 
 
 def _step(event: EventView) -> HistoryEntry:

@@ -17,6 +17,19 @@ function lastStates(text) {
     .join("\n");
 }
 
+// Control and format characters as escapes, because U+202E, for instance, would turn the order of a line around.
+const ACTING =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+
+function visible(text) {
+  return text.replace(ACTING, (one) => {
+    const code = one.codePointAt(0);
+    const digits = code.toString(16);
+    if (code < 0xa0) return `\\x${digits.padStart(2, "0")}`;
+    return code < 0x10000 ? `\\u${digits.padStart(4, "0")}` : `\\U${digits.padStart(8, "0")}`;
+  });
+}
+
 export function followLog() {
   const log = document.getElementById("log");
   if (!log) return;
@@ -27,7 +40,8 @@ export function followLog() {
   let again = 0;
   let held = 0;
   let last = "";
-  let unfinished = null; // the line of the last chunk that has no end yet
+  let unfinished = null; // the node of the last line, which has no end yet
+  let begun = ""; // its text as it was written
 
   function open() {
     source?.close();
@@ -64,15 +78,16 @@ export function followLog() {
       last = who;
       unfinished = null;
     }
-    const begun = unfinished?.data ?? "";
-    if (unfinished) held -= begun.length;
+    if (unfinished) held -= unfinished.length;
     unfinished?.remove();
-    const text = lastStates(begun + chunk.text).slice(-MOST_CHARACTERS);
+    const text = lastStates((unfinished ? begun : "") + chunk.text).slice(-MOST_CHARACTERS);
     const lineEnd = text.lastIndexOf("\n") + 1;
-    if (lineEnd) log.append(text.slice(0, lineEnd));
-    unfinished = document.createTextNode(text.slice(lineEnd));
+    const ended = visible(text.slice(0, lineEnd));
+    if (ended) log.append(ended);
+    begun = text.slice(lineEnd);
+    unfinished = document.createTextNode(visible(begun.replace(/\r$/, ""))); // the next state may follow it
     log.append(unfinished);
-    held += text.length;
+    held += ended.length + unfinished.length;
     while (held > MOST_CHARACTERS) {
       if (log.firstChild.nodeType === Node.TEXT_NODE) held -= log.firstChild.length;
       if (log.firstChild === unfinished) unfinished = null;

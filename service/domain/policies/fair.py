@@ -43,4 +43,6 @@ class Fair:
         relative = goodput / np.maximum(goodput.max(axis=1, initial=0.0), _TIE)[:, None]
         cost = weight * (slots / weight) ** self.p * (1 - _TIE * relative - _TIE * kept(given))
         idle = weight[:, 0] * (_IDLE_SLOTS / weight[:, 0]) ** self.p
-        return solved(given, solve, np.where(goodput > 0, -cost, -np.inf), -idle, "slots ** p")
+        return solved(
+            given, solve, np.where(goodput > 0, -cost, -np.inf), -idle, "slots weighted by fairness"
+        )

@@ -100,7 +100,7 @@ class Goodput:
         stopped = held * (1 - self._left_by_change(given, stop_cost_s(given), share, now, left_s)[:, 0])
         given_up = np.maximum(1 - worth / np.maximum(held, 1e-12)[:, None], 0.0)
         utility = np.where(goodput > 0, utility - back[:, None] * given_up, -np.inf)
-        return solved(given, solve, utility, -stopped, "weighted speedup ** p")
+        return solved(given, solve, utility, -stopped, "speedup weighted by priority and fairness")
 
     def _weight(self, given: RoundInput, share: FloatArray, left_s: FloatArray | None) -> FloatArray:
         """Return the weight (J,) of each job's speedup. `left_s` (J, V) are likely times to go at a speedup of 1."""

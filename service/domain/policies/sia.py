@@ -52,4 +52,6 @@ class Sia:
         weight = weights(given)
         power = np.maximum(ratio, _NEARLY_NOTHING) ** self.p
         utility = np.where(ratio > 0, -weight[:, None] * power, -np.inf)
-        return solved(given, solve, utility, -weight * self.idle_penalty, "normalised goodput ** p")
+        return solved(
+            given, solve, utility, -weight * self.idle_penalty, "normalised goodput weighted by fairness"
+        )

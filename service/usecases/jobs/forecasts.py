@@ -32,6 +32,8 @@ from service.usecases.ports.transactions import Transaction
 
 _ENDED = Work(samples=0, samples_p90=0, source=SourceView.SCRIPT, reason="the job has ended")
 
+_NOT_STARTED = "its script says how long it trains once it has started, and no job of its class has ended"
+
 
 async def forecast_job(
     tx: Transaction, view: JobView, *, usd_per_slot_h: Mapping[str, float], now: datetime
@@ -44,7 +46,9 @@ async def forecast_job(
         work, configurations = _ENDED, []
     else:
         left = left_of(job, await tx.round_queries.ended_samples(class_of(job.spec)))
-        work = work_of(left, view.progress.position_text, view.progress.unit)
+        work = work_of(
+            left, view.progress.position_text, view.progress.unit, started=view.started_at is not None
+        )
         # Building a round is pure computation. It runs in a thread, so that other requests are served
         # meanwhile.
         round_ = await asyncio.to_thread(build_round, alone(snapshot, job))
@@ -85,7 +89,7 @@ async def plan_job(
         name=spec.name,
         at=now,
         job_class=job_class,
-        work=work_of(left),
+        work=work_of(left, started=False),
         configurations=curve(round_, left),
         warnings=warnings_of(spec, round_, knows_class=bool(measured)),
         deadline=await outlook_in(tx, with_class, spec, now),
@@ -141,15 +145,19 @@ def left_of(job: Job, ended_samples: Sequence[float]) -> Remaining:
     return remaining_of([job], {class_of(job.spec): ended_samples})
 
 
-def work_of(left: Remaining, position: str = "", unit: str = "samples") -> Work:
-    """Return the remaining work as the API shows it, with its unit, and the position in steps or epochs where it has one."""
+def work_of(left: Remaining, position: str = "", unit: str = "samples", *, started: bool) -> Work:
+    """Return the remaining work as the API shows it, with its unit, and the position in steps or epochs where it has one.
+
+    `started`: the job's script has run, so that it could have said how long it trains.
+    """
     samples, source = float(left.samples[0]), WorkSource(int(left.source[0]))
+    reason = source.reason if started or source is not WorkSource.UNKNOWN else _NOT_STARTED
     known = math.isfinite(samples)
     return Work(
         samples=samples if known else None,
         samples_p90=samples * math.exp(Z90 * float(left.spread[0])) if known else None,
         source=SourceView[source.name],
-        reason=f"{source.reason}; now at {position}" if position else source.reason,
+        reason=f"{reason}; now at {position}" if position else reason,
         unit=unit,
     )
 

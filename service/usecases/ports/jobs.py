@@ -125,6 +125,9 @@ class Jobs(Protocol):
         """Return the time of the order to move to other slots; None if the job has trained, failed or waited since."""
 
     async def output_lost(self, job_id: str) -> str | None:
+        """Return why the last save before an end of the job's ranks failed, or None if it did not fail."""
+
+    async def output_failure(self, job_id: str) -> str | None:
         """Return why the last save of the job's output folder failed, or None if it did not fail."""
 
     async def add_exit(self, job_id: str, generation: int, exit_: RankExit, now: datetime) -> None:

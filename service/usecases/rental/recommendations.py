@@ -173,7 +173,7 @@ class _Task:
 
 
 def _task(request: RecommendationRequest, measured: Sequence[Measurement], left: Remaining) -> _Task:
-    work, unit = work_of(left), (_MILLION, "samples")
+    work, unit = work_of(left, started=False), (_MILLION, "samples")
     samples, spread = float(left.samples[0]), float(left.spread[0])
     if request.samples is not None:
         samples, spread = request.samples, 0.0

@@ -7,6 +7,7 @@ from typing import Final
 
 from headway.contract.agents import OutputReport
 from headway.contract.values.quantities import size_text
+from headway.visible_text import visible_line
 from service.domain.jobs.job import Job
 from service.usecases.jobs.events import record
 from service.usecases.ports.nodes import NodeRecord
@@ -85,6 +86,6 @@ def _count(files: int) -> str:
 
 
 def _listed(entry: OutputReport) -> str:
-    shown = ", ".join(entry.paths[:_SHOWN_PATHS])
+    shown = ", ".join(map(visible_line, entry.paths[:_SHOWN_PATHS]))
     more = max(entry.files, len(entry.paths)) - _SHOWN_PATHS
     return f"{shown} and {more:,} more" if entry.what == "elsewhere" and more > 0 else shown

@@ -34,11 +34,11 @@ _LIST_TIMEOUT_S: Final = 15.0
 
 
 async def list_output(
-    store: StoredObjects, root: str, job: JobView, *, cursor: str | None, limit: int
+    store: StoredObjects, root: str, job: JobView, *, cursor: str | None, limit: int, failure: str | None
 ) -> OutputPage:
     """Return a page of the files that the job would find at its next start, by path.
 
-    `root` is the URI of all jobs' checkpoints.
+    `root` is the URI of all jobs' checkpoints. `failure` says why the last save failed; None if it did not.
 
     Raises:
         Unavailable: object storage does not answer, or not in time.
@@ -52,7 +52,7 @@ async def list_output(
         next_cursor=shown[-1] if len(paths) > limit else None,
         uri=f"{root}/{job.id}/{ROOT}",
         saved_at=max((one.saved_at for one in manifests), default=None),
-        note=_note(job, merged),
+        note=_note(job, merged, failure),
     )
 
 
@@ -136,7 +136,9 @@ def _holes(entry: OutputEntry) -> list[tuple[int, int]]:
     return found
 
 
-def _note(job: JobView, merged: Merged) -> str:
+def _note(job: JobView, merged: Merged, failure: str | None) -> str:
+    if failure is not None:
+        return f"{'The files are those of the last save that succeeded' if merged.entries else 'No file is saved'}: {failure}"
     if not merged.entries:
         return (
             f"No output of {job.name} is saved. Its script has written nothing to $HEADWAY_OUTPUT_DIR, or the first save "

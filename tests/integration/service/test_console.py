@@ -238,3 +238,22 @@ async def test_assets_are_kept_by_browsers_and_change_their_address(harness: Har
     plain = await harness.client.get("/static/console.css")
     assert "max-age=300" in plain.headers["cache-control"]
     assert (await harness.client.get("/static/../templates.py")).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/help/nope", "/nope", "/help/errors/not_found"])
+async def test_an_unknown_address_is_a_page_for_browsers_and_a_problem_for_others(
+    harness: Harness, path: str
+) -> None:
+    page = await harness.client.get(path, headers={"accept": "text/html"})
+    assert (page.status_code, page.headers["content-type"].partition(";")[0]) == (404, "text/html")
+    assert 'href="/help"' in page.text
+    problem = await harness.client.get(path)
+    assert (problem.status_code, problem.json()["code"]) == (404, "not_found")
+    api = await harness.client.get(f"/api/v1{path}", headers={"accept": "text/html"})
+    assert (api.status_code, api.json()["code"]) == (404, "not_found")
+
+
+async def test_a_format_character_in_a_command_does_not_act_on_the_page(harness: Harness) -> None:
+    await harness.submit(run="echo a\u202eb")
+    page = (await harness.client.get("/jobs/job")).text
+    assert "\u202e" not in page

@@ -6,6 +6,8 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from headway.contract.output import HOLE, PART_BYTES, OutputEntry, OutputManifest, data_prefix
 from headway.contract.views.jobs import JobState
 from tests.integration.service.conftest import Harness, entry
@@ -92,6 +94,30 @@ async def test_news_of_the_folder_are_events_and_a_lost_save_is_in_the_last_mess
     found = (await harness.client.get("/api/v1/jobs/job/events")).json()["items"]
     kinds = [one["kind"] for one in found]
     assert kinds.index("output_elsewhere") < kinds.index("output_lost") < kinds.index("succeed")
+
+
+@pytest.mark.parametrize("what", ["failed", "lost"])
+async def test_listing_after_a_failed_save_says_why_no_file_is_there(harness: Harness, what: str) -> None:
+    agent = await harness.join()
+    await harness.submit()
+    run = await start(harness, agent)
+    await agent.report(entry("output", run, what=what, message="The disk is full."))
+    note = (await listed(harness))["note"]
+    assert note.startswith("No file is saved: ")
+    assert "The disk is full." in note
+    assert "has written nothing" not in note
+    await agent.report(entry("output", run, what="saved", files=0))
+    assert "has written nothing" in (await listed(harness))["note"]
+
+
+async def test_a_path_with_a_line_end_stays_on_the_line_of_its_event(harness: Harness) -> None:
+    agent = await harness.join()
+    await harness.submit()
+    run = await start(harness, agent)
+    await agent.report(entry("output", run, what="elsewhere", paths=["a\nb\u202e"], files=1))
+    found = (await harness.client.get("/api/v1/jobs/job/events")).json()["items"]
+    message = next(one["message"] for one in found if one["kind"] == "output_elsewhere")
+    assert r"a\nb\u202e" in message
 
 
 async def test_a_save_after_the_lost_one_is_the_end_of_the_warning(harness: Harness) -> None:

@@ -367,3 +367,35 @@ def test_whatever_a_file_holds_the_error_is_one_for_people(value: object):
 )
 def test_an_override_of_no_field_is_named_as_it_was_given(override: str, message: str):
     assert complaint(GOOD, override).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("goal: {target: {loss: 1e-3}}", "goal.target.loss", 0.001),
+        ("goal: {target: {loss: -.5}}", "goal.target.loss", -0.5),
+        ("goal: {max_cost_usd: 1e1}", "goal.max_cost_usd", 10.0),
+        ("batch: {balance: {dead_band: 1e-2}}", "batch.balance.dead_band", 0.01),
+        ("batch: {global: 1e3}", "batch.global_", 1000),
+        ("checkpoint: {every: 1e2}", "checkpoint.every", 100.0),
+        ("checkpoint: {every: 1e2s}", "checkpoint.every", 100.0),
+        ("resources: {memory_per_slot: 1e9}", "resources.memory_per_slot", 1_000_000_000),
+    ],
+)
+def test_a_number_with_an_exponent_is_that_number(line: str, field: str, value: float):
+    spec = parse(f"name: a\nrun: python a.py\n{line}\n", "job.yaml")
+    found: object = spec
+    for name in field.split("."):
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_text_that_looks_like_a_number_with_an_exponent_stays_as_written():
+    spec = parse("name: a\nrun: python a.py\nenv: {LR: 1e-3}\n", "job.yaml")
+    assert spec.env["LR"] == "1e-3"
+
+
+def test_an_exponent_that_makes_no_whole_number_is_refused_where_one_is_needed():
+    with pytest.raises(JobFileError, match=r"job.yaml:3: elastic.max"):
+        parse("name: a\nrun: python a.py\nelastic: {max: 1e-3}\n", "job.yaml")

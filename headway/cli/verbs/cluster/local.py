@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -26,6 +26,7 @@ from headway.local.processes import end, last_lines, open_log, spawn
 from headway.local.stack import LocalStack, Stores, running_url, stop_running
 
 _DETACH_TIMEOUT_S = 300.0
+_UP = "Headway is up."
 
 _Data = Annotated[Path | None, typer.Option(help="data folder; default: $HEADWAY_HOME or ~/.headway")]
 
@@ -155,16 +156,44 @@ def _run_in_background(cli: Cli, stack: LocalStack) -> None:
     start = path.stat().st_size
     process = spawn([sys.executable, "-m", "headway.cli", *argv], path, start_new_session=True)
     deadline = time.monotonic() + _DETACH_TIMEOUT_S
-    with cli.err.status(Text("starting")):
+    said = _Progress(path, start)
+    with cli.err.status(Text("starting")) as status:
         while running_url(stack.data, process.pid) is None:
+            for line in said.new_lines():
+                status.update(Text(line))
+                if not cli.err.is_terminal:
+                    cli.err.print(Text(line), soft_wrap=True)
             if process.poll() is not None:
                 raise HeadwayError(last_lines(path, start=start), f"The log is {path}.")
             if time.monotonic() > deadline:
                 end(process.pid, (signal.SIGTERM, signal.SIGKILL), 60.0)
                 raise HeadwayError(
-                    f"Not up within {_DETACH_TIMEOUT_S:.0f} s.", f"See the logs in {stack.logs}."
+                    f"Not up within {_DETACH_TIMEOUT_S:.0f} s; the last step was: {said.last or 'none'}.",
+                    f"See the logs in {stack.logs}.",
                 )
             time.sleep(0.1)
+
+
+class _Progress:
+    """Steps of a start in the background, as its log names them."""
+
+    def __init__(self, log: Path, start: int) -> None:
+        self.last = ""
+        self._log = log
+        self._at = start
+
+    def new_lines(self) -> Iterator[str]:
+        """Yield the whole lines since the last call. What follows the start is no step of it."""
+        with self._log.open("rb") as log:
+            log.seek(self._at)
+            written = log.read()
+        whole = written[: written.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.decode("utf-8", "replace").splitlines():
+            if line == _UP:
+                return
+            self.last = line
+            yield line
 
 
 def _print_summary(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
@@ -177,7 +206,7 @@ def _print_summary(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
         "join": f'HEADWAY_JOIN_TOKEN="$(cat {stack.join_token_file})" headway agent --name NAME --url {url}',
         "stop": stop,
     }
-    cli.out.print(Text("Headway is up.", style="bold green"))
+    cli.out.print(Text(_UP, style="bold green"))
     _print_rows(cli, rows.items())
 
 

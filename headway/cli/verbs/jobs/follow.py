@@ -9,10 +9,10 @@ import typer
 from rich.console import RenderableType
 
 from headway.cli.context import Cli, Format, JobName, Output, ProjectName, of, print_json, to_json
-from headway.cli.plain import visible
 from headway.cli.render import jobs as render
 from headway.client.logs import lines
 from headway.contract.views.jobs import EventView, LogChunk, Page
+from headway.visible_text import visible
 
 _Follow = Annotated[bool, typer.Option("--follow", "-f", help="follow until the job has ended")]
 
@@ -41,7 +41,8 @@ def logs(
     ] = None,
     generation: Annotated[int | None, typer.Option(min=1, help="show only this generation")] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="send control characters, such as colours, to the terminal")
+        bool,
+        typer.Option("--raw", help="send control and format characters, such as colours, to the terminal"),
     ] = False,
     project: ProjectName = None,
     output: Output = Format.TABLE,

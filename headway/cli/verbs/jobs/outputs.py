@@ -15,6 +15,7 @@ from headway.cli.context import Format, JobName, Output, ProjectName, of
 from headway.cli.render.jobs import columns
 from headway.contract.values.quantities import size_text
 from headway.contract.views.stored_files import OutputPage
+from headway.visible_text import visible_line
 
 
 def output(
@@ -56,7 +57,7 @@ def _parts(page: OutputPage) -> Iterator[RenderableType]:
                 f"{written:%Y-%m-%d %H:%M:%S}" if written else "-",
                 size_text(one.size_bytes) if one.kind == "file" else "-",
                 str(one.generation),
-                Text(f"{name} -> {one.target}" if one.kind == "link" else name),
+                Text(visible_line(f"{name} -> {one.target}" if one.kind == "link" else name)),
             )
         yield table
         yield Text(f"Saved {page.saved_at:%Y-%m-%d %H:%M:%S} under {page.uri}")

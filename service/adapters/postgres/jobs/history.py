@@ -88,6 +88,14 @@ _LAST_OUTPUT = Statement(
     """
 )
 
+_LAST_SAVE = Statement(
+    """
+    SELECT kind, message FROM events
+    WHERE job_id = :job AND kind IN ('output_failed', 'output_fetched', 'output_lost', 'output_saved')
+    ORDER BY sequence DESC LIMIT 1
+    """
+)
+
 
 class StoredHistory(OnSession):
     """Mixin for the history of jobs."""
@@ -104,6 +112,10 @@ class StoredHistory(OnSession):
     async def output_lost(self, job_id: str) -> str | None:
         rows = await self._session.fetch(_LAST_OUTPUT, job=job_id)
         return next((str(one.message) for one in rows if one.kind == "output_lost"), None)
+
+    async def output_failure(self, job_id: str) -> str | None:
+        rows = await self._session.fetch(_LAST_SAVE, job=job_id)
+        return next((str(one.message) for one in rows if one.kind in {"output_failed", "output_lost"}), None)
 
     async def add_exit(self, job_id: str, generation: int, exit_: RankExit, now: datetime) -> None:
         values = {**values_of(exit_), "log_tail": json.dumps(exit_.log_tail)}

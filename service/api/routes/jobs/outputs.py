@@ -35,8 +35,10 @@ async def output_of_job(
     """
     async with context.transactions.begin() as tx:
         view = await tx.job_queries.job(job)
+        failure = await tx.jobs.output_failure(view.id)
     root = context.launch.checkpoint_root
-    return as_page(request, await list_output(context.storage, root, view, cursor=cursor, limit=limit))
+    page = await list_output(context.storage, root, view, cursor=cursor, limit=limit, failure=failure)
+    return as_page(request, page)
 
 
 @router.get(

@@ -7,7 +7,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from typing import Final
 
 import numpy as np
 
@@ -20,8 +21,10 @@ from service.domain.jobs.job import Job
 from service.domain.policies.framework.policy import Choices
 from service.domain.shared.arrays import IntArray
 
-_ROUNDED_S = ((15 * 60.0, 60.0), (6 * 3600.0, 300.0), (math.inf, 1800.0))
+_ROUNDED_S = ((5 * 60.0, 60.0), (3600.0, 300.0), (6 * 3600.0, 1800.0), (math.inf, 7200.0))
 """Waits up to the first number of seconds are told in steps of the second one."""
+_SPREAD: Final = 1.25
+"""Factor around an expected wait that makes its range: sizes and speeds of the running jobs change until they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +34,31 @@ class ExpectedStart:
     wait_s: float
     ending: tuple[Job, ...]
 
-    def at(self, now: datetime) -> datetime:
-        """Return the expected start, rounded."""
-        return rounded(now, self.wait_s)
+    def between(self, now: datetime) -> tuple[datetime, datetime]:
+        """Return the range of the expected start, rounded outwards."""
+        return rounded(now, self.wait_s / _SPREAD, up=False), rounded(now, self.wait_s * _SPREAD)
 
     def text(self, now: datetime, project: str) -> str:
         """Return the expected start for the users of a project."""
         ends = "ends" if len(self.ending) == 1 else "end"
-        at = self.at(now)
-        day = f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
-        return f"expected to start at about {day} UTC, when {named(self.ending, project)} {ends}"
+        low, high = self.between(now)
+        by = _clock(high, now.date())
+        when = (
+            f"between {_clock(low, now.date())} and {_clock(high, low.date())}" if low > now else f"by {by}"
+        )
+        return f"expected to start {when} UTC, when {named(self.ending, project)} {ends}"
 
 
-def rounded(now: datetime, wait_s: float) -> datetime:
-    """Return the moment after a wait, rounded up: a longer wait is known less exactly."""
+def _clock(at: datetime, today: date) -> str:
+    return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
+
+
+def rounded(now: datetime, wait_s: float, *, up: bool = True) -> datetime:
+    """Return the moment after a wait, rounded up or down: a longer wait is known less exactly."""
     step_s = next(step_s for most_s, step_s in _ROUNDED_S if wait_s <= most_s)
     at_s = now.timestamp() + wait_s
-    return now + timedelta(seconds=math.ceil(at_s / step_s) * step_s - now.timestamp())
+    whole = math.ceil(at_s / step_s) if up else math.floor(at_s / step_s)
+    return now + timedelta(seconds=whole * step_s - now.timestamp())
 
 
 def queue_of(round_: Round, choices: Choices) -> tuple[int, ...]:

@@ -146,12 +146,12 @@ def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
         start = None  # its turn comes before
     return ReasonText(
         Reason.WAITING_FOR_CAPACITY,
-        f"needs at least {need}; {sum(left.values())} of {sum(serving.values())} are left"
+        f"needs at least {need}, and {sum(left.values())} of {sum(serving.values())} are left"
         + _elsewhere(job, facts.left)
         + facts.held_by[job.spec.project]
         + _why_no_surplus(case, start, facts.holders(pools), sum(left.values()))
         + _quota_effect(case, facts),
-        start.at(case.round.snapshot.now) if start is not None else None,
+        start.between(case.round.snapshot.now)[1] if start is not None else None,
     )
 
 

@@ -197,11 +197,11 @@ def test_ps_and_describe_tell_when_a_waiting_job_is_expected_to_start(service: S
     waits = job_view(state=JobState.PENDING, starts_at=soon)
     service.on("GET /api/v1/jobs", page(waits, job_view(starts_at=later)))
     shown = run(service, "ps").stdout
-    assert f"starts ~{soon.astimezone():%H:%M}" in shown
-    assert f"starts ~{later.astimezone():%Y-%m-%d %H:%M}" in shown
+    assert f"starts by ~{soon.astimezone():%H:%M}" in shown
+    assert f"starts by ~{later.astimezone():%Y-%m-%d %H:%M}" in shown
     service.on("GET /api/v1/jobs/digits", ok(waits))
     service.on("GET /api/v1/jobs/j1/events", page())
-    assert f"starts ~{soon.astimezone():%H:%M}" in run(service, "describe", "digits").stdout
+    assert f"starts by ~{soon.astimezone():%H:%M}" in run(service, "describe", "digits").stdout
 
 
 @pytest.mark.parametrize("owner", [None, "bob"])

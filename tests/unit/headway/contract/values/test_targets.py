@@ -21,6 +21,8 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
         ({"accuracy": ">= 0.95"}, TargetRule("accuracy", 0.95, falls=False)),
         ({"val/loss": "<=-2e-3"}, TargetRule("val/loss", -0.002, falls=True)),
         ({"reward": 3}, TargetRule("reward", 3.0, falls=None)),
+        ({"loss": "1e-3"}, TargetRule("loss", 0.001, falls=None)),
+        ({"loss": "-.5"}, TargetRule("loss", -0.5, falls=None)),
     ],
 )
 def test_targets_are_read(written: dict[str, float | str], rule: TargetRule) -> None:
@@ -38,7 +40,8 @@ def test_targets_are_read(written: dict[str, float | str], rule: TargetRule) -> 
         {"": 1.0},
         {"x" * 129: 1.0},
         {"loss": "1.5 or so"},
-        {"loss": "1.5"},
+        {"loss": "1.5e"},
+        {"loss": "1_000"},
         {"loss": "< 1.5"},
         {"loss": ">= much"},
         {"loss": ">= inf"},

@@ -26,7 +26,7 @@ from service.console.pages.jobs import end_of, jobs_fragments, sizes_path
 from service.console.pictures.job_curves import MOST_CHARTS, metric_groups, metrics_charts
 from service.console.templates import Templates
 from service.usecases.ports.jobs import SizeChange
-from tests.unit.headway.stub import job_view
+from tests.unit.headway.stub import event_view, job_view
 
 NOW = job_view().submitted_at + timedelta(minutes=10)
 
@@ -306,3 +306,16 @@ def test_the_page_and_the_list_show_progress_and_what_was_read() -> None:
     assert isinstance(rows, Listing)
     row = rows.fragments[0].value
     assert (row.progress, row.share) == ("74 %", pytest.approx(0.74))
+
+
+def test_a_preempted_job_says_for_which_job_it_lost_its_slots_last() -> None:
+    job = job_view(cost=COST)
+    lost = event_view(7, "its slots go to big (priority 70 against 50, gains 12 samples/s)").model_copy(
+        update={"kind": "vacate", "reason": Reason.PREEMPTED}
+    )
+    facts = job_page(replace(views(job), events=[lost]), may_control=True, now=NOW).failures
+    (preemptions,) = [one for one in facts if one.label == "Preemptions"]
+    assert "its slots go to big (priority 70 against 50" in preemptions.note
+    asked = lost.model_copy(update={"reason": Reason.USER_REQUEST})
+    facts = job_page(replace(views(job), events=[asked]), may_control=True, now=NOW).failures
+    assert [one.note for one in facts if one.label == "Preemptions"] == ["not counted as failures"]

@@ -12,7 +12,7 @@ from service.domain.jobs.status import LastDecision, UntakenCommands, present_re
 
 EVENT = "the last event"
 KEEP = LastDecision("keep", "2 cpu slots is the best choice now; 4 slots: less than 5% faster than now")
-WAIT = LastDecision("wait", "needs at least 2 slots; 0 of 4 are left; held by other (4)")
+WAIT = LastDecision("wait", "needs at least 2 slots, and 0 of 4 are left; held by other (4)")
 
 
 def present(

@@ -29,7 +29,7 @@ def test_the_speedup_is_relative_to_a_fair_share() -> None:
     found = choices()
     assert found.utility[0].tolist() == pytest.approx([0.5, 0.75, 1.0])
     assert found.idle.tolist() == [0.0]
-    assert found.unit == "weighted speedup ** p"
+    assert found.unit == "speedup weighted by priority and fairness"
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8, 1.0])

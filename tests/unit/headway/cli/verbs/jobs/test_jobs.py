@@ -222,8 +222,22 @@ TRACEBACK = "rank 0 exited with code 1; its last lines:\nTraceback:\n  File\nVal
 
 def test_a_traceback_takes_one_line_where_jobs_and_events_are_listed():
     short = "rank 0 exited with code 1; its last lines: … ValueError: no data"
-    assert short in text(render.jobs_table([job_view(message=TRACEBACK)], NOW))
+    clause = "rank 0 exited with code 1 … ValueError: no data"
+    assert clause in text(render.jobs_table([job_view(message=TRACEBACK)], NOW))
     assert short in text(render.job_page(job_view(), [event_view(7, TRACEBACK)], NOW))
+
+
+def test_ps_shows_the_first_clause_of_a_reason_and_describe_the_whole():
+    why = "needs at least 2 slots, and 0 of 4 are left; held by other (4); nobody is stopped for less gain"
+    listed = text(render.jobs_table([job_view(message=why)], NOW))
+    assert "needs at least 2 slots, and 0 of 4 are left" in listed
+    assert "held by" not in listed
+    assert "held by other (4); nobody is stopped" in " ".join(
+        text(render.job_page(job_view(message=why), [], NOW)).split()
+    )
+    assert render.clause("x" * 200) == "x" * 79 + "…"
+    assert render.clause(f"code 1: {'y' * 100}\nlog\n{'y' * 100}") == f"code 1: {'y' * 71}…"
+    assert render.clause("code 1: bad\u2028name") == "code 1: bad\u2028name"
 
 
 def test_a_screen_that_is_watched_has_a_line_for_each_job():

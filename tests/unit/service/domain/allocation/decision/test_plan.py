@@ -116,7 +116,7 @@ def test_a_full_cluster_says_who_holds_it() -> None:
     one = round_of(snapshot_of([node_of("n", slots=4)], [*holders, job()], held))["j"]
     assert one.action is Action.WAIT
     assert one.message == (
-        "needs at least 1 slot; 0 of 4 are left; held by c (2), a (1), b (1); no running job holds more than its "
+        "needs at least 1 slot, and 0 of 4 are left; held by c (2), a (1), b (1); no running job holds more than its "
         "minimum; it starts once enough of their slots are free: their sizes are fixed"
     )
 

@@ -64,7 +64,7 @@ def check_wait(snapshot: Snapshot, plan: Plan, job: Job, text: str) -> None:
     spare = sum(beyond_minimum(snapshot, one) for one in held if one.state is RUNNING)
     for least in found(r"^needs at least (\d+) slots?;", text):
         assert int(least) == min(job.sizes)
-    (left,) = found(r"; (\d+) of 6 are left", text) or ["0"]
+    (left,) = found(r", and (\d+) of 6 are left", text) or ["0"]
     assert int(left) <= len(free), "slots that are kept for another job are not left either"
     for part in found(r"; held by ([^;]*)", text):
         assert {(name, int(count)) for name, count in re.findall(r"(j\d+) \((\d+)\)", part)} <= {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from headway.contract.views.identity import ProjectQuota
 from headway.contract.views.jobs import JobProgress, JobState, Reason
-from service.domain.allocation.decision.expected_starts import rounded
+from service.domain.allocation.decision.expected_starts import ExpectedStart, rounded
 from service.domain.allocation.decision.explain import Case
 from service.domain.allocation.decision.plan import Action
 from service.domain.allocation.decision.waiting import WaitingFacts, waiting_facts, why_unpaid, why_wait
@@ -211,26 +210,32 @@ def starts(waiting: list[Job], **lefts: float | None) -> dict[str, str]:
     found = decisions(snapshot_of(nodes, [*running, *waiting], {name: on(name, 0, 1) for name in lefts}))
     for one in waiting:
         at, said = found[one.id].starts_at, found[one.id].message
-        assert (f"at about {at:%H:%M} UTC" in said) if at is not None else ("expected" not in said)
+        assert (f"{at:%H:%M} UTC" in said) if at is not None else ("expected" not in said)
     parts = {one.id: found[one.id].message.split("; ") for one in waiting}
     return {name: "".join(one for one in said if "expected" in one) for name, said in parts.items()}
 
 
 def about(wait_s: float) -> str:
-    """The expected start after a wait, rounded up to a minute."""
-    return f"expected to start at about {NOW + timedelta(seconds=math.ceil(wait_s / 60) * 60):%H:%M} UTC"
+    """The range of the expected start after a wait, in which the wait lies."""
+    low, high = ExpectedStart(wait_s, ()).between(NOW)
+    assert low <= NOW + timedelta(seconds=wait_s) <= high
+    return (
+        f"expected to start between {low:%H:%M} and {high:%H:%M} UTC"
+        if low > NOW
+        else f"expected to start by {high:%H:%M} UTC"
+    )
 
 
 def test_a_wait_tells_when_running_jobs_are_expected_to_free_enough_slots() -> None:
     assert NOW.second == NOW.microsecond == 0
     one, two = elastic_job("one", 2, 2, age_s=500.0), elastic_job("two", 2, 2, age_s=400.0)
-    assert starts([one], r=290.0, s=500.0) == {"one": f"{about(300)}, when r ends"}
+    assert starts([one], r=290.0, s=500.0) == {"one": f"{about(290)}, when r ends"}
     assert starts([one, two], r=290.0, s=500.0) == {
-        "one": f"{about(300)}, when r ends",
-        "two": f"{about(540)}, when r and s end",
+        "one": f"{about(290)}, when r ends",
+        "two": f"{about(500)}, when r and s end",
     }
     wide = elastic_job("wide", 4, 4, age_s=500.0)
-    assert starts([wide], r=290.0, s=500.0) == {"wide": f"{about(540)}, when r and s end"}
+    assert starts([wide], r=290.0, s=500.0) == {"wide": f"{about(500)}, when r and s end"}
 
 
 def test_a_start_of_which_nothing_is_known_is_not_guessed() -> None:
@@ -268,7 +273,7 @@ def test_a_reason_costs_the_same_whatever_the_number_of_running_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wait_s", "said"), [(61.0, "00:02"), (1000.0, "00:20"), (3601.0, "01:05"), (8 * 3600.0 + 1, "08:30")]
+    ("wait_s", "said"), [(61.0, "00:02"), (1000.0, "00:20"), (3601.0, "01:30"), (8 * 3600.0 + 1, "10:00")]
 )
 def test_longer_waits_are_told_less_exactly(wait_s: float, said: str) -> None:
     midnight = NOW.replace(hour=0, minute=0, second=0, microsecond=0)
