@@ -44,6 +44,8 @@ class HttpSettings:
     oidc: OidcSettings | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     """Proxies whose `X-Forwarded-For` header is trusted."""
+    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Networks that are not public but that webhooks may send to."""
     metrics_token: str = field(default="", repr=False)
     """Bearer token of monitoring for `/metrics`; empty if monitoring has none of its own."""
     metrics_public: bool = False
@@ -85,6 +87,7 @@ def read_http_settings(env: Mapping[str, str]) -> HttpSettings:
         metrics_token=env.get("HEADWAY_METRICS_TOKEN", "").strip(),
         metrics_public=switch_of(env, "HEADWAY_METRICS_PUBLIC", default=False),
         trusted_proxies=_networks(env, "HEADWAY_TRUSTED_PROXIES"),
+        webhook_networks=_networks(env, "HEADWAY_WEBHOOK_NETWORKS"),
         rate_per_s=number_of(env, "HEADWAY_RATE_PER_S", RATE_PER_S, 0, 1e6),
     )
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import math
 import os
+import random
 import secrets
 import signal
 import socket
@@ -23,6 +24,7 @@ from fastapi import FastAPI
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
+from headway.tls import trusted
 from headway.tracing import Sends
 from service.adapters.keyring import ring_of
 from service.adapters.oidc import provider_of
@@ -36,6 +38,7 @@ from service.adapters.redis_acl import RedisAcl, SharedQueue
 from service.adapters.simulator import ProcessSimulator
 from service.adapters.storage import ObjectStorage
 from service.adapters.storage_access import storage_keys, storage_signer
+from service.adapters.webhooks import HttpSender
 from service.api.app import create_app
 from service.api.http.context import ApiContext, new_id
 from service.api.http.pressure import Lateness
@@ -59,6 +62,7 @@ from service.telemetry import collector_of, telemetry
 from service.usecases.identity.identify import Identities
 from service.usecases.nodes.expire import API_FRESH_S
 from service.usecases.nodes.links import ProbePlan
+from service.usecases.notifications.deliver import Deliveries
 from service.usecases.ports.credentials import NodeAccess
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.rental import Provider
@@ -268,6 +272,19 @@ class Service:
             new_round_id=lambda: f"r{secrets.token_hex(8)}",
             policies=self.policies,
             rents=self.rents(transactions),
+            deliveries=self.deliveries(transactions),
+        )
+
+    def deliveries(self, transactions: Transactions) -> Deliveries:
+        """Return the sender of the messages of webhooks."""
+        http = self.settings.http
+        return Deliveries(
+            transactions=transactions,
+            sender=HttpSender(http.webhook_networks, trusted(str(http.ca_file) if http.ca_file else None)),
+            keys=ring_of(self.settings.secrets),
+            public_url=http.public_url,
+            now=self.clock.now,
+            chance=random.random,
         )
 
     def rental_rules(self) -> RentalRules:

@@ -19,6 +19,7 @@ from service.main import Service
 from service.settings import SettingsError, read_settings
 from service.usecases.identity.audit import on_command_line
 from service.usecases.identity.secrets import required, rotate
+from service.usecases.notifications.webhooks import reseal_webhooks
 
 VERBS = ("rotate-secrets",)
 
@@ -46,6 +47,6 @@ async def _rotate() -> int:
     service = Service(settings)
     try:
         audited = on_command_line(service.database, "rotate-secrets", lambda: datetime.now(UTC))
-        return await rotate(audited, keys)
+        return await rotate(audited, keys) + await reseal_webhooks(audited, keys)
     finally:
         await service.close()

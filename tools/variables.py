@@ -30,6 +30,8 @@ API = {
     "HEADWAY_TLS_KEY": "The certificate's key (PEM).",
     "HEADWAY_CA_FILE": "Certificates (PEM) of additional authorities to trust; agents and clients read it too.",
     "HEADWAY_TRUSTED_PROXIES": "Addresses or networks of proxies whose `X-Forwarded-For` is trusted.",
+    "HEADWAY_WEBHOOK_NETWORKS": "Networks, such as `10.0.0.0/8`, that [webhooks](../guides/webhooks.md) may send to although they are not "
+    "public.",
     "HEADWAY_RATE_PER_S": "Average requests per second of one token; 0: no limit "
     "([limits](../operations/access.md#request-limits)).",
     "HEADWAY_MAX_BUNDLE_MIB": "Maximum size of an uploaded job folder.",

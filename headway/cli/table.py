@@ -139,6 +139,7 @@ PANELS: dict[str, dict[str, Verb]] = {
         "project": Verb("identity.project", "Create and change projects, their members and their quotas."),
         "user": Verb("identity.user", "Add, disable and remove users (admins)."),
         "secret": Verb("identity.secret", "Store credentials that jobs name under `secrets:`."),
+        "webhook": Verb("identity.webhook", "Send messages about a project's jobs to other systems by HTTP."),
     },
 }
 """Verbs by the help panel that lists them, in the order of the help."""

@@ -30,6 +30,7 @@ from headway.client.money import MoneyCalls
 from headway.client.outputs import OutputCalls
 from headway.client.simulations import SimulationCalls
 from headway.client.target import target
+from headway.client.webhooks import WebhookCalls
 from headway.contract.spec import JobSpec
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import (
@@ -77,7 +78,7 @@ _RECOMMENDATION_TIMEOUT_S = 120.0
 """Timeout of recommendations: searching hundreds of plans takes up to 2 s, more on a busy host."""
 
 
-class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, SimulationCalls):
+class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, SimulationCalls, WebhookCalls):
     """A client of one service with the rights of one user.
 
     The client retries a request for up to `patience_s` if the service is away (no connection, 502, 503, 504,

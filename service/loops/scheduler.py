@@ -22,6 +22,7 @@ from service.usecases.money.accrue import accrue
 from service.usecases.money.budgets import watch_money
 from service.usecases.nodes.credentials import forget_gone
 from service.usecases.nodes.expire import expire_nodes, expire_switches
+from service.usecases.notifications.deliver import Deliveries
 from service.usecases.ports.credentials import QueueAccess
 from service.usecases.ports.facts import WakeUp, WakeUps
 from service.usecases.ports.rounds import CommandQueue
@@ -72,6 +73,8 @@ class Scheduler:
     new_round_id: Callable[[], str]
     policies: Policies
     rents: Rents | None = None
+    deliveries: Deliveries | None = None
+    """The messages of webhooks; None if nobody sends them."""
     look_at_clock: Callable[[], Awaitable[None]] | None = None
     """Updates the clock behind `now`; None if it needs no update."""
     _failed_policy: str = field(default="", init=False)
@@ -101,6 +104,16 @@ class Scheduler:
         if self.rents is not None:
             loops.append((self.rents.loop(), None))
         async with AsyncExitStack() as stack:
+            if self.deliveries is not None:
+                await stack.enter_async_context(self.deliveries.running())
+                messages = Loop(
+                    name="messages",
+                    run_once=self.deliveries.start,
+                    min_interval_s=0.1,
+                    max_interval_s=0.5,
+                    rests=3.0,
+                )
+                loops.append((messages, None))
             wakes = [
                 await stack.enter_async_context(self.wake_ups.heard((wake_up, "")))
                 if wake_up

@@ -35,6 +35,7 @@ from service.adapters.postgres.nodes.credentials import PostgresNodeCredentials
 from service.adapters.postgres.nodes.links import PostgresHostLinks
 from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.nodes.views import PostgresNodeQueries
+from service.adapters.postgres.notifications.webhooks import PostgresOutbox, PostgresWebhooks
 from service.adapters.postgres.rental.machines import PostgresMachines
 from service.adapters.postgres.rounds.commands import PostgresCommands
 from service.adapters.postgres.rounds.decisions import PostgresRounds
@@ -112,6 +113,8 @@ class PostgresTransaction(Transaction):
         self.users = PostgresUsers(session)
         self.projects = PostgresProjects(session, share_half_life_s)
         self.secrets = PostgresSecrets(session)
+        self.webhooks = PostgresWebhooks(session)
+        self.outbox = PostgresOutbox(session)
         self.bundles = PostgresBundles(session)
         self.simulations = PostgresSimulations(session)
         self.retention = PostgresRetention(session)

@@ -28,6 +28,8 @@ TOKENS_KEPT: Final = timedelta(days=30)
 
 Meanwhile, the service answers their use with that reason.
 """
+MESSAGES_KEPT: Final = timedelta(days=7)
+"""Retention of messages to webhooks, after their event, delivered or not."""
 LOGINS_KEPT: Final = timedelta(hours=1)
 """Retention of sign-ins at an identity provider that were never completed."""
 HISTORY_KEPT: Final = timedelta(days=30)
@@ -66,6 +68,7 @@ class ExpiringRows(StrEnum):
     TOKENS = "tokens"
     JOIN_TOKENS = "join_tokens"
     LOGINS = "logins"
+    MESSAGES = "messages"
     RENTED_NODES = "rented_nodes"
     NODES = "nodes"
 
@@ -117,6 +120,7 @@ class Horizons:
             ExpiringRows.TOKENS: self.now - TOKENS_KEPT,
             ExpiringRows.JOIN_TOKENS: self.now - TOKENS_KEPT,
             ExpiringRows.LOGINS: self.now - LOGINS_KEPT,
+            ExpiringRows.MESSAGES: self.now - MESSAGES_KEPT,
         }.get(kind, self.money)
 
 

@@ -12,6 +12,7 @@ from headway.contract.views.decisions import PolicyRequest, RowPrice
 from headway.contract.views.identity import EVERYWHERE, Role
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
 from headway.contract.views.money import BudgetKind, BudgetRequest, BudgetView, Period
+from headway.contract.views.webhooks import Topic
 from service.domain.cluster.snapshot import PolicySetting, budget_row
 from service.domain.identity.access import Principal
 from service.domain.life.life import Launch
@@ -231,6 +232,16 @@ async def _notify_scope(
     tx.wake(WakeUp.ROUND)
     if notice.share <= 0:
         return  # money is available again
+    if budget.project is not None:
+        told = {
+            "project": budget.project,
+            "budget": budget.name,
+            "share": usage.share,
+            "spent_usd": usage.spent_usd,
+            "usd": budget.usd,
+            "message": f"budget {budget.name}: {usage.message}",
+        }
+        await tx.outbox.add(budget.project, Topic.BUDGET_THRESHOLD, told, now)
     held = await tx.spending.holders(budget.project)
     jobs = await tx.jobs.lock_many(sorted(held))
     kind = "hard" if budget.hard else "soft"

@@ -17,6 +17,7 @@ from service.usecases.ports.jobs import Grants, JobQueries, Jobs
 from service.usecases.ports.links import HostLinks
 from service.usecases.ports.money import Ledger, Spending
 from service.usecases.ports.nodes import NodeQueries, Nodes
+from service.usecases.ports.notifications import Outbox, Webhooks
 from service.usecases.ports.rental import Machines
 from service.usecases.ports.rounds import Commands, RoundQueries, Rounds
 from service.usecases.ports.secrets import Secrets
@@ -61,6 +62,8 @@ class Transaction(Protocol):
     users: Users
     audit: Audit
     secrets: Secrets
+    webhooks: Webhooks
+    outbox: Outbox
     tokens: Tokens
     projects: Projects
 

@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator
 
 from service.api.http.document import examples
 from service.domain.rental.offers import Offer
+from service.settings import SecretSettings
 from tests.integration.service.cast import Cast
 from tests.integration.service.cloud import Cloud
 from tests.integration.service.conftest import Harness, harness_of, join_body, make_settings
@@ -52,6 +53,22 @@ BEFORE: list[Step] = [
         {"name": "nightly", "robot": True, "role": "user", "project": "vision", "expires_in_s": 2592000},
     ),
     ("list_tokens", "GET", "/tokens", None),
+    (
+        "create_webhook",
+        "POST",
+        "/projects/vision/webhooks",
+        {"name": "ci", "url": "https://ci.example.com/hooks/headway", "topics": ["job.failed"]},
+    ),
+    ("list_webhooks", "GET", "/projects/vision/webhooks", None),
+    (
+        "change_webhook",
+        "PATCH",
+        "/projects/vision/webhooks/ci",
+        {"topics": ["job.failed", "job.evicted"]},
+    ),
+    ("rotate_webhook_secret", "POST", "/projects/vision/webhooks/ci/rotate", None),
+    ("test_webhook", "POST", "/projects/vision/webhooks/ci/test", None),
+    ("list_deliveries", "GET", "/projects/vision/webhooks/ci/deliveries", None),
     ("create_join_token", "POST", "/join-tokens", {"name": "rack 4", "uses": 8, "expires_in_s": 3600}),
     ("list_join_tokens", "GET", "/join-tokens", None),
     ("join", "POST", "/agents", join_body("gpu-1", slots=1, kind="a100")),
@@ -135,6 +152,7 @@ LONG = 3
 """So many items of a list are enough to see what they are."""
 WITHHELD = {
     "token": "hw_...",
+    "secret": "whsec_...",
     "node_token": "...",
     "url": "/auth/link?code=hw_...",
     "redis_url": "redis://headway-NODE:PASSWORD@redis:6379/0",
@@ -167,7 +185,8 @@ async def harness(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIte
             seen_at=seen_at,
         )
     )
-    settings = make_settings(database_url, redis_url, f"file://{tmp_path}/storage")
+    keys = SecretSettings(keys=(bytes(32),))
+    settings = make_settings(database_url, redis_url, f"file://{tmp_path}/storage", secrets=keys)
     async with harness_of(settings, providers=[cloud]) as made:
         yield made
 

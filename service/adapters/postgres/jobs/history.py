@@ -12,11 +12,13 @@ from sqlalchemy import insert
 
 from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Statement, columns_of
+from service.adapters.postgres.notifications.webhooks import NEW_ID
 from service.adapters.postgres.tables.core import metrics, rank_exits
 from service.domain.jobs.failures import RankExit
 from service.domain.jobs.job import size_of
 from service.domain.jobs.membership import Born
 from service.domain.jobs.records import Event
+from service.domain.notifications.topics import topics_of
 from service.domain.perf.batch import log_noise_scale
 from service.usecases.ports.jobs import Measured, Reported
 
@@ -28,6 +30,26 @@ _EVENT = Statement(
     VALUES (:job_id, :at, :kind, :state, :reason, :message, :generation, :data)
     """
 )
+_TOLD_EVENT = Statement(
+    f"""
+    WITH stored AS (
+        INSERT INTO events (job_id, at, kind, state, reason, message, generation, data)
+        VALUES (:job_id, :at, :kind, :state, :reason, :message, :generation, :data)
+        RETURNING job_id, at, state, reason, message, generation
+    )
+    INSERT INTO webhook_messages (id, webhook_id, topic, data, created_at, next_at)
+    SELECT {NEW_ID}, webhooks.id,
+        (SELECT topic FROM unnest(CAST(:topics AS text[])) WITH ORDINALITY AS told(topic, place)
+         WHERE topic = ANY(webhooks.topics) ORDER BY place LIMIT 1),
+        jsonb_build_object(
+            'id', jobs.id, 'name', jobs.name, 'project', jobs.project, 'owner', jobs.owner, 'state', stored.state,
+            'reason', stored.reason, 'message', stored.message, 'generation', stored.generation
+        ), stored.at, stored.at
+    FROM stored JOIN jobs ON jobs.id = stored.job_id JOIN webhooks ON webhooks.project = jobs.project
+    WHERE webhooks.disabled_at IS NULL AND webhooks.topics && CAST(:topics AS text[])
+    """  # noqa: S608 - constants
+)
+"""An event with the messages to the webhooks of the job's project that have chosen one of its topics."""
 _EXITS = Statement(
     f"""
     SELECT {columns_of(rank_exits)} FROM rank_exits
@@ -102,7 +124,11 @@ class StoredHistory(OnSession):
 
     async def add_event(self, event: Event) -> None:
         values = {**values_of(event), "data": json.dumps(dict(event.data))}
-        await self._session.fetch(_EVENT, **values)
+        topics = topics_of(event)
+        if topics:
+            await self._session.fetch(_TOLD_EVENT, topics=[str(one) for one in topics], **values)
+        else:
+            await self._session.fetch(_EVENT, **values)
 
     async def vacated_at(self, job_id: str) -> datetime | None:
         rows = await self._session.fetch(_LAST_TURN, job=job_id)

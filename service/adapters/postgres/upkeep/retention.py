@@ -55,6 +55,7 @@ _ROWS: Final[dict[ExpiringRows, tuple[str, str]]] = {
     ExpiringRows.TOKENS: ("tokens", "least(revoked_at, expires_at) < :before"),
     ExpiringRows.JOIN_TOKENS: ("join_tokens", "expires_at < :before"),
     ExpiringRows.LOGINS: ("logins", "expires_at < :before"),
+    ExpiringRows.MESSAGES: ("webhook_messages", "created_at < :before"),
     ExpiringRows.AUDIT: ("audit", "at < least(:before, now() - interval '366 days')"),
 }
 

@@ -1,0 +1,1 @@
+"""Messages to other systems about events: their contents, signatures, addresses and retries."""

@@ -1,0 +1,1 @@
+"""Use cases of webhooks: their definitions, and the delivery of their messages."""
