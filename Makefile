@@ -14,7 +14,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-money test test-all stress check lint types imports sizes pins pages audit sbom browser format docs reference dist bench faults clean
+.PHONY: help setup demo demo-money test test-all stress check lint types imports sizes pins pages audit sbom browser format docs reference dist bench faults fuzz clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ bench: $(READY)  ## run every benchmark; each prints one JSON object (QUICK=1: s
 
 faults: $(READY)  ## break a cluster for a minute, and check that nothing is lost (docs/reliability.md)
 	$(BIN)/python -m benchmarks.faults --seed $${SEED:-1} --minutes $${MINUTES:-1}
+
+fuzz: $(READY)  ## send made-up input to a service and its parsers (MINUTES=10), and keep what fails in KEEP
+	$(BIN)/python -m benchmarks.fuzz --json --seed $${SEED:-1} --minutes $${MINUTES:-10} --keep $${KEEP:-build/fuzz}
 
 clean:  ## remove .venv, caches and build products (data of `headway up` stays)
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist demo-result.json

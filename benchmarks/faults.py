@@ -13,7 +13,9 @@ evidence from outside the cluster: journals of ranks, storage, agents' folders, 
 `lost_samples`, `repeated_samples`: samples of an epoch that the final weights of a job have not seen, or saw more than once.
 `stale_writes`: checkpoints or states of an older generation after those of a newer one.
 `differing_losses`: epochs whose loss differs from that of an undisturbed run. `left_behind`: processes, ports and files.
-`faults`, `faults_by_kind`: faults that were injected.
+`anomalies`: jobs for which no order of the recorded operations of clients explains all answers: an acknowledged submit, resize or
+cancel was lost, or a read was older than a write before it. `operations`: the recorded operations.
+`faults`, `faults_by_kind`: faults that were injected; `kinds`: their number of kinds.
 `recovered_s`: from the end of the last fault until every node took jobs and every job with slots trained. `settled_s`: until
 the last job had ended.
 

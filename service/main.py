@@ -25,6 +25,8 @@ from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from headway.tls import trusted
+from headway.contract.standstills import Standstill
+from headway.standstill import LoopWatch
 from headway.tracing import Sends
 from service.adapters.keyring import ring_of
 from service.adapters.oidc import provider_of
@@ -33,7 +35,7 @@ from service.adapters.postgres.engine.clock import SAMPLE_EVERY_S, DatabaseClock
 from service.adapters.postgres.engine.leadership import PostgresLeadership
 from service.adapters.postgres.engine.schema import migrate, schema_problem
 from service.adapters.provider_choice import installed_providers
-from service.adapters.redis import RedisCommandQueue, RedisWakeUps, connect, stream_of
+from service.adapters.redis import RedisCommandQueue, RedisStandstills, RedisWakeUps, connect, stream_of
 from service.adapters.redis_acl import RedisAcl, SharedQueue
 from service.adapters.simulator import ProcessSimulator
 from service.adapters.storage import ObjectStorage
@@ -74,6 +76,7 @@ log = structlog.get_logger()
 
 _BEAT_S = 2.0
 _PROBES_S = 1.0
+_STANDSTILLS_S = 2.0
 _SIMULATION_LIMIT_S = 900.0
 
 
@@ -98,6 +101,7 @@ class Service:
         trust(settings.http.ca_file)
         self.redis = connect(settings.redis_url, settings.http.ca_file)
         self.wake_ups = RedisWakeUps(self.redis)
+        self.standstills = RedisStandstills(self.redis)
         self.process_id = secrets.token_hex(8)
         self.holder = f"headway {socket.gethostname()[:24]} {os.getpid()} {self.process_id}"
         """Name of this process as leader and in the database's list of sessions."""
@@ -166,6 +170,7 @@ class Service:
             storage=self.storage,
             wake_ups=self.wake_ups,
             readiness=self,
+            standstills=self.standstills,
             policies=self.policies,
             launch=self.launch,
             api_token=settings.api_token,
@@ -246,6 +251,35 @@ class Service:
             yield
         finally:
             looking.cancel()
+
+    @asynccontextmanager
+    async def watching_itself(self, role: str) -> AsyncIterator[None]:
+        """Watch this process's loop until the block ends: log, count and share each period in which it stood still."""
+        loop = asyncio.get_running_loop()
+        name = f"{role} on {socket.gethostname()[:24]}, process {os.getpid()}"
+        watch = LoopWatch(name, loop.call_soon_threadsafe, self.telemetry.standstill)
+
+        unshared: list[Standstill] = []
+
+        async def share() -> None:
+            unshared.extend(watch.take())
+            if unshared:
+                await self.standstills.add(unshared)
+                unshared.clear()
+
+        sharing = Loop(
+            name="standstills",
+            run_once=share,
+            min_interval_s=_STANDSTILLS_S,
+            max_interval_s=_STANDSTILLS_S,
+        )
+        task = asyncio.create_task(run_loop(sharing, asyncio.Event()))
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.stop()
+            task.cancel()
 
     async def schedule(self) -> None:
         """Run the loops whenever this process is the leader, until cancelled."""
@@ -347,7 +381,10 @@ async def run_api(service: Service) -> None:
     )
     task = asyncio.create_task(run_loop(renewing, asyncio.Event()))
     try:
-        await server.serve()
+        async with service.watching_itself(
+            "api"
+        ):  # from here on, since building the application takes longer
+            await server.serve()
     finally:
         task.cancel()
 
@@ -362,7 +399,8 @@ async def run_scheduler(service: Service) -> None:
     scheduling = asyncio.create_task(service.schedule())
     stopped = asyncio.create_task(stopping.wait())
     with service.telemetry.exposed(service.settings.metrics_listen):
-        await _until_one_ends(scheduling, stopped)
+        async with service.watching_itself("scheduler"):
+            await _until_one_ends(scheduling, stopped)
 
 
 async def run_all(service: Service) -> None:

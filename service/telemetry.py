@@ -14,9 +14,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from headway import tracing
+from headway.contract.standstills import Standstill
 from headway.errors import HeadwayError
 from headway.exposing import Bind, listen
-from service.adapters.metrics import FactMetrics, process_registry
+from service.adapters.metrics import FactMetrics, StandstillMetrics, process_registry
 from service.adapters.traces import JobTraces
 from service.environment import SettingsError
 from service.log import log_fact
@@ -31,6 +32,8 @@ class Telemetry:
 
     registry: CollectorRegistry
     tell: Tell
+    standstill: Callable[[Standstill], None]
+    """Receiver of standstills of the main loop, for the log and the metrics. Any thread may call it."""
     traces: JobTraces | None = None
     spans: tracing.Sends | None = None
 
@@ -67,10 +70,16 @@ def telemetry(now: Callable[[], datetime], spans: tracing.Sends | None = None) -
     """Return the telemetry of a process: metrics, logs, and traces if `spans` is given."""
     registry = process_registry()
     counts = FactMetrics(registry)
+    stood = StandstillMetrics(registry)
+
+    def standstill(one: Standstill) -> None:
+        stood.hear(one)
+        log.warning("loop_stood_still", stood_s=one.stood_s, own_s=one.own_s, frames=list(one.stack))
+
     if spans is None:
-        return Telemetry(registry, telling([counts.hear, log_fact]))
+        return Telemetry(registry, telling([counts.hear, log_fact]), standstill)
     traces = JobTraces(spans, now)
-    return Telemetry(registry, telling([counts.hear, log_fact, traces.hear]), traces, spans)
+    return Telemetry(registry, telling([counts.hear, log_fact, traces.hear]), standstill, traces, spans)
 
 
 def telling(hearers: Sequence[Tell]) -> Tell:

@@ -18,11 +18,13 @@ import structlog
 
 from headway.contract import runtime
 from headway.contract.agents import JoinRequest, SlotInfo
+from headway.contract.standstills import Standstill
 from headway.contract.values.redaction import without_credentials
 from headway.errors import HeadwayError
 from headway.log_lines import log_as_json, wants_json
 from headway.processes import keep_to_itself
 from headway.proxies import loopback_exemptions
+from headway.standstill import LoopWatch
 from headway.streams import make_streams_tolerant
 from worker_agent import VERSION
 from worker_agent.devices import inventory
@@ -212,6 +214,8 @@ class Agent:
             signal.signal(signal.SIGTERM, lambda *_: self._supervisor.post(self._take_notice))
         for body in self._bodies:
             self._spawn(body)
+        watch = LoopWatch(f"agent {self._options.name}", self._supervisor.post, self._stood_still)
+        watch.start()
         _log.info(
             "agent started", name=self._options.name, url=self._options.url, state=str(self._state.path)
         )
@@ -219,10 +223,17 @@ class Agent:
             self._supervisor.run_once()
         if self._options.own_jobs:
             self._end_jobs()
+        watch.stop()
         self._stopping.set()
         self._outbox.close()
         self._telemetry.close()
         _log.info("agent ended", runs_left=len(self._supervisor.holding()))
+
+    def _stood_still(self, one: Standstill) -> None:
+        _log.warning(
+            "the main loop stood still", stood_s=one.stood_s, own_s=one.own_s, frames=list(one.stack)
+        )
+        self._telemetry.emit(one)
 
     def _take_notice(self) -> None:
         assert self._pilot is not None

@@ -29,6 +29,7 @@ from benchmarks.faulting.evidence import (
     read_result,
 )
 from benchmarks.faulting.harm import Harm, missing
+from benchmarks.faulting.histories import Call, History, Operation, seen_of
 from benchmarks.faulting.plan import Fault, make_plan
 from benchmarks.faulting.record import Record
 from benchmarks.faulting.rig import Rig, Shape, answers
@@ -38,6 +39,7 @@ from headway.client.client import Client
 from headway.contract.agents import NodeState
 from headway.contract.views.jobs import JobState, JobView
 from headway.errors import HeadwayError
+from worker_agent.host.folders import boot_s
 
 _ANSWERS_S = 90.0
 """Seconds after the last fault for which users wait for missing answers."""
@@ -87,6 +89,8 @@ class Evidence:
     settled_s: float | None = None
     """Seconds from the end of the last fault until the last job had ended."""
     starts: dict[str, int] = field(default_factory=dict)
+    history: list[Operation] = field(default_factory=list)
+    """Operations of all clients on jobs."""
 
 
 def carry_out(order: Order, folder: Path, keep: Callable[[], None]) -> Evidence:
@@ -103,16 +107,19 @@ def carry_out(order: Order, folder: Path, keep: Callable[[], None]) -> Evidence:
     rig = Rig(folder, order.shape, record.note)
     try:
         with rig:
-            watcher = Watcher(journals, rig.storage.folder, rig.client(patience_s=0))
+            history = History(boot_s)
+            watcher = Watcher(journals, rig.storage.folder, rig.client(patience_s=0), history)
             watcher.start()
-            users = Users(rig.client, journals, order.epochs, record.note)
+            # Without retries of the client, each attempt is an operation of the history.
+            users = Users(partial(rig.client, patience_s=0), journals, order.epochs, record.note, history)
             try:
                 _disturb(order, rig, watcher, users, record, evidence)
-                _settle(order, rig, users, record, evidence)
+                _settle(order, rig, users, history, record, evidence)
                 evidence.submissions = users.submissions()
-                _collect(rig, watcher, journals, evidence)
+                _collect(rig, watcher, journals, history, evidence)
             finally:
                 watcher.stop()
+            evidence.history = history.operations
         evidence.undisturbed = undisturbed.result()
         evidence.left += remains.of_cluster(folder)
     finally:
@@ -186,7 +193,9 @@ def _disturb(
     rig.heal()
 
 
-def _settle(order: Order, rig: Rig, users: Users, record: Record, evidence: Evidence) -> None:
+def _settle(
+    order: Order, rig: Rig, users: Users, history: History, record: Record, evidence: Evidence
+) -> None:
     """Revert the actions of users, and wait until all jobs have ended, for at most `settle_s`."""
     began = time.monotonic()
     record.note("settling")
@@ -195,7 +204,7 @@ def _settle(order: Order, rig: Rig, users: Users, record: Record, evidence: Evid
     with rig.client(patience_s=5.0) as client:
         while evidence.settled_s is None and time.monotonic() - began < order.settle_s:
             try:
-                living = set_free(client)
+                living = set_free(client, history)
                 well = _is_well(client, order.shape.agents)
             except HeadwayError as error:
                 record.note("not_yet", error=str(error))
@@ -226,7 +235,7 @@ def _is_well(client: Client, agents: int) -> bool:
     return len(ready) == agents and answers(client)
 
 
-def _collect(rig: Rig, watcher: Watcher, journals: Path, evidence: Evidence) -> None:
+def _collect(rig: Rig, watcher: Watcher, journals: Path, history: History, evidence: Evidence) -> None:
     def left() -> list[Left]:
         agents = {rig.agent_state(name): rig.tcp_tables(name) for name in rig.names("agent")}
         return remains.of_jobs(watcher.living(), agents)
@@ -237,7 +246,9 @@ def _collect(rig: Rig, watcher: Watcher, journals: Path, evidence: Evidence) -> 
         time.sleep(_LOOK_EVERY_S)
         evidence.left = left()
     with rig.client() as client:
+        began_s = boot_s()
         for job in client.jobs():
+            history.add(Operation(job.name, Call.READ, began_s, boot_s(), seen_of(job)))
             evidence.endings.append(Ending(job.id, job.name, str(job.state), job.message))
             evidence.audits[job.id] = (job.progress.epochs_exact, job.progress.epochs_audited)
     for submission in evidence.submissions:
@@ -257,6 +268,6 @@ def _collect(rig: Rig, watcher: Watcher, journals: Path, evidence: Evidence) -> 
 
 def save(evidence: Evidence, path: Path) -> None:
     """Write the evidence without the tables to a file."""
-    names = ("submissions", "endings", "lives", "sealed", "sightings", "left")
+    names = ("submissions", "endings", "lives", "sealed", "sightings", "left", "history")
     kept = {name: [asdict(one) for one in getattr(evidence, name)] for name in names}
     path.write_text(json.dumps({**kept, "audits": evidence.audits}, indent=1), encoding="utf-8")

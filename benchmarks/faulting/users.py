@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faulting.evidence import Submission
+from benchmarks.faulting.histories import Call, History, is_refusal
 from benchmarks.faulting.plan import Action, UserAction
 from headway.client.client import Client
 from headway.contract.agents import NodeState
@@ -56,11 +57,18 @@ class Users:
         journals: folder of the ranks' journals.
         epochs: number of epochs of counted jobs.
         note: appends an event to the record.
+        history: records the operations on jobs.
     """
 
     def __init__(
-        self, client: Callable[[], Client], journals: Path, epochs: int, note: Callable[..., None]
+        self,
+        client: Callable[[], Client],
+        journals: Path,
+        epochs: int,
+        note: Callable[..., None],
+        history: History,
     ) -> None:
+        self._history = history
         self._client = client
         self._journals = journals
         self._epochs = epochs
@@ -113,14 +121,18 @@ class Users:
             )
             self._submissions[name] = submission
         spec = self.spec(submission, form)
+
         # The idempotency key is the name, so that every retry sends the same key.
-        view = self._ask(action, lambda: client.submit(spec, idempotency_key=name), name)
+        def submit() -> JobView:
+            return self._history.asked(name, Call.SUBMIT, lambda: client.submit(spec, idempotency_key=name))
+
+        view = self._ask(action, submit, name)
         if not isinstance(view, JobView):
             return
         with self._lock:
             self._submissions[name] = replace(self._submissions[name], job=view.id)
         if action.amount % _REPEATED == 0:
-            again = self._ask(action, lambda: client.submit(spec, idempotency_key=name), f"{name} again")
+            again = self._ask(action, submit, f"{name} again")
             if isinstance(again, JobView) and again.id != view.id:
                 self._note("doubled", name=name, first=view.id, second=again.id)
 
@@ -150,11 +162,17 @@ class Users:
         one = recent[action.target % len(recent)]
         job = str(one.job)
         if action.kind is Action.RESIZE:
-            self._ask(action, lambda: client.resize(job, 1 + action.amount % 4), one.name)
+            size = 1 + action.amount % 4
+            self._ask(action, lambda: resize(client, self._history, one.name, job, size), one.name)
         elif action.kind is Action.CANCEL:
             with self._lock:
                 self._submissions[one.name] = replace(self._submissions[one.name], may_be_cancelled=True)
-            self._ask(action, lambda: client.cancel(job, force=action.amount % 2 == 0), one.name)
+            force = action.amount % 2 == 0
+
+            def cancel() -> JobView:
+                return self._history.asked(one.name, Call.CANCEL, lambda: client.cancel(job, force=force))
+
+            self._ask(action, cancel, one.name)
         else:
             self._ask(action, lambda: client.pause(job), one.name)
             self._giving_up.wait(action.lasts_s)
@@ -176,7 +194,7 @@ class Users:
             try:
                 answer = ask()
             except HeadwayError as error:
-                if _is_refusal(error):
+                if is_refusal(error):
                     self._note("action", action=action.kind, whom=whom, refused=str(error))
                     return None
                 self._note("unanswered", action=action.kind, whom=whom, error=str(error))
@@ -187,7 +205,12 @@ class Users:
         return None
 
 
-def set_free(client: Client) -> Sequence[JobView]:
+def resize(client: Client, history: History, name: str, job: str, size: int | None) -> JobView:
+    """Resize a job, and record the operation. Raises HeadwayError as the client does."""
+    return history.asked(name, Call.RESIZE, lambda: client.resize(job, size), size)
+
+
+def set_free(client: Client, history: History) -> Sequence[JobView]:
     """Revert pauses, pinned sizes and unavailable nodes, and return the live jobs."""
     for node in client.nodes():
         if node.state in {NodeState.CORDONED, NodeState.DRAINING, NodeState.DRAINED}:
@@ -197,7 +220,7 @@ def set_free(client: Client) -> Sequence[JobView]:
         if job.state is JobState.PAUSED:
             client.resume(job.id)
         if job.pinned_size is not None and job.spec.elastic.resize is not Resize.NEVER:
-            client.resize(job.id, None)
+            resize(client, history, job.name, job.id, None)
     return living
 
 
@@ -207,11 +230,6 @@ def first_actions(seed: int, jobs: int) -> list[UserAction]:
     return [
         UserAction(0.0, Action.SUBMIT, dice.randrange(2**16), 0.0, dice.randrange(2**16)) for _ in range(jobs)
     ]
-
-
-def _is_refusal(error: HeadwayError) -> bool:
-    """Return True if the service refused the request. After any other error a retry may succeed."""
-    return hasattr(error, "problem")
 
 
 def _brief(answer: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.faulting import checker
 from benchmarks.faulting.evidence import Finding
+from benchmarks.faulting.histories import anomalies
 from benchmarks.faulting.run import Evidence, Order
 
 PROMISES = (
@@ -18,6 +19,7 @@ PROMISES = (
     "stale_writes",
     "differing_losses",
     "left_behind",
+    "anomalies",
 )
 
 
@@ -33,6 +35,7 @@ def findings(evidence: Evidence) -> list[Finding]:
         *checker.stale_checkpoints(evidence.sealed),
         *checker.stale_states(evidence.sightings),
         *checker.left_behind(evidence.left),
+        *anomalies(evidence.history),
     ]
     succeeded = {ending.job for ending in evidence.endings if ending.state == "SUCCEEDED"}
     for one in evidence.submissions:
@@ -61,6 +64,8 @@ def summary(order: Order, evidence: Evidence, found: list[Finding]) -> dict[str,
         "faults_by_kind": dict(sorted(evidence.faults.items())),
         "without": evidence.without,
         "full_storage": evidence.storage,
+        "kinds": len(evidence.faults),
+        "operations": len(evidence.history),
         "ranks": len(evidence.lives),
         "steps": evidence.steps_taken,
         "checkpoints": len(evidence.sealed),

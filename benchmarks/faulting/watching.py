@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.faulting.checker import ENDED
 from benchmarks.faulting.evidence import Life, Sealed, Sighting, read_journal
+from benchmarks.faulting.histories import Call, History, Operation, seen_of
 from headway.client.client import Client
 from headway.contract.manifest import MANIFEST, Name
 from headway.errors import HeadwayError
@@ -23,15 +24,17 @@ _SERVICE_EVERY_S = 0.5
 
 
 class Watcher:
-    """Three threads that observe periodically until `stop`.
+    """Three threads that observe periodically until `stop`. What the service answers is also recorded in the history.
 
     Args:
         journals: folder of the ranks' journals.
         storage: folder of object storage.
         client: client without retries, for this observer alone.
+        history: receives its reads of jobs.
     """
 
-    def __init__(self, journals: Path, storage: Path, client: Client) -> None:
+    def __init__(self, journals: Path, storage: Path, client: Client, history: History) -> None:
+        self._history = history
         self.sealed: dict[str, Sealed] = {}
         self.sightings: list[Sighting] = []
         self._journals = journals
@@ -114,11 +117,14 @@ class Watcher:
 
     def _look_at_service(self) -> None:
         with contextlib.suppress(HeadwayError):
+            began_s = self._history.clock_s()
             living = list(self._client.jobs(live=True))
             gone = [job for job, state in self._states.items() if state not in ENDED]
             ended = [self._client.job(job) for job in set(gone) - {view.id for view in living}]
+            end_s = self._history.clock_s()
             for view in [*living, *ended]:
                 self._states[view.id] = str(view.state)
+                self._history.add(Operation(view.name, Call.READ, began_s, end_s, seen_of(view)))
                 self.sightings.append(Sighting(view.id, boot_s(), view.generation, str(view.state)))
 
 

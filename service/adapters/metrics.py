@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from headway.contract.standstills import Standstill
 from headway.contract.views.decisions import RoundView
 from service.domain.jobs.lifecycle import JobEvent
 from service.domain.jobs.records import Event
@@ -18,6 +19,7 @@ _ROUND_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _GAP = (0.0, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 _ACK_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _PAUSE_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+_STOOD_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _WAIT_S = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0)
 
 
@@ -131,6 +133,22 @@ class FactMetrics:
                 self._pause.labels(how, "pause").observe(data["pause_s"])
             case "first_step" if "stood_s" in data:
                 self._pause.labels("restart", "pause").observe(data["stood_s"])
+
+
+class StandstillMetrics:
+    """Metric of the standstills of this process's main loop. Any thread may call it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._stood = _histogram(
+            registry,
+            "headway_loop_standstill_seconds",
+            "Periods over 0.1 s in which this process's main loop executed nothing else, through its own fault.",
+            _STOOD_S,
+        )
+
+    def hear(self, standstill: Standstill) -> None:
+        """Count a standstill."""
+        self._stood.observe(standstill.stood_s)
 
 
 def _direction(before: int, after: int) -> str:

@@ -1,6 +1,7 @@
-"""Redis adapters: wake-up signals and the command queue.
+"""Redis adapters: wake-up signals, the command queue, and the latest standstills of the service's loops.
 
-Redis holds nothing that PostgreSQL does not have.
+Redis holds nothing that PostgreSQL does not have, but for the standstills, without which only a warning of a diagnosis is
+missing.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,18 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from headway.contract.agents import COMMAND_FIELD
+from headway.contract.standstills import Standstill
 from service.domain.shared.errors import Unavailable
 from service.usecases.ports.facts import WakeUp, WakeUps
 from service.usecases.ports.rounds import CommandQueue, PendingCommand
+from service.usecases.ports.upkeep import Standstills
 
 log = structlog.get_logger()
 
 _CHANNEL = "headway:bells"
+_STANDSTILLS = "headway:standstills"
+_STANDSTILLS_MAX = 200
+_STANDSTILLS_KEPT_S = 86_400
 _STREAM_MAX = 10_000
 """Length limit of a node's stream, for an agent that is away.
 
@@ -88,6 +95,30 @@ class RedisCommandQueue(CommandQueue):
             raise Unavailable(
                 f"Redis does not answer ({type(error).__name__}); commands are pushed later"
             ) from error
+
+
+class RedisStandstills(Standstills):
+    """Standstills in a Redis stream, whose clock is that of the Redis server."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def add(self, standstills: Sequence[Standstill]) -> None:
+        try:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for one in standstills:
+                    pipeline.xadd(_STANDSTILLS, {"view": one.model_dump_json()}, maxlen=_STANDSTILLS_MAX)
+                pipeline.expire(_STANDSTILLS, _STANDSTILLS_KEPT_S)
+                await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise Unavailable(f"Redis does not answer ({type(error).__name__})") from error
+
+    async def since(self, at: datetime) -> Sequence[Standstill]:
+        try:
+            found: Any = await self._redis.xrange(_STANDSTILLS, min=f"{int(at.timestamp() * 1000)}")
+        except (RedisError, OSError) as error:
+            raise Unavailable(f"Redis does not answer ({type(error).__name__})") from error
+        return [Standstill.model_validate_json(fields[b"view"]) for _, fields in found]
 
 
 class RedisWakeUps(WakeUps):

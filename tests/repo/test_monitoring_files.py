@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.adapters.metrics import FactMetrics, process_registry
+from service.adapters.metrics import FactMetrics, StandstillMetrics, process_registry
 from service.api.http.request_times import RequestTimes
 from worker_agent.host.folders import StateFolder
 from worker_agent.telemetry.facts import StateSources
@@ -45,6 +45,7 @@ def named(folder: Path) -> set[str]:
     sources = "".join(file.read_text() for file in (ROOT / "service" / "api").rglob("metrics*.py"))
     of_service = process_registry()
     FactMetrics(of_service)
+    StandstillMetrics(of_service)
     RequestTimes(_no_app, of_service)
     seen = StateSources(slots=list, holding=list, waiting=lambda: 0, state=StateFolder(folder))
     of_agent, _ = agent_registry(seen)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from headway.contract.agents import AnyCommand, AnyEntry, Holding, SlotInfo
+from headway.contract.standstills import Standstill
 from worker_agent.host.folders import StateFolder
 
 
@@ -65,7 +66,7 @@ class OutputShipped:
     left_out_bytes: int
 
 
-Fact: TypeAlias = EntryQueued | ReportSent | CommandRead | CommandHandled | OutputShipped
+Fact: TypeAlias = EntryQueued | ReportSent | CommandRead | CommandHandled | OutputShipped | Standstill
 Emit: TypeAlias = Callable[[Fact], None]
 """Function that receives a fact in the thread that observes it. It must neither raise nor block."""
 

@@ -30,6 +30,7 @@ from headway.contract.agents import (
 from headway.contract.health import DeviceFault
 from headway.contract.rank_lines import from_fields
 from headway.contract.runtime import Checkpointed, CheckpointFailed, Progress
+from headway.contract.standstills import Standstill
 from worker_agent.host.folders import boot_s, read_json
 from worker_agent.telemetry.facts import (
     CommandHandled,
@@ -42,6 +43,7 @@ from worker_agent.telemetry.facts import (
 )
 
 _AGE_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_STOOD_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _CHECKPOINT_S = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 UNREADABLE = "unreadable"
 _COUNTED = frozenset({Progress.TYPE, Checkpointed.TYPE, CheckpointFailed.TYPE})
@@ -101,6 +103,11 @@ class Counts:
             buckets=_CHECKPOINT_S,
             registry=registry,
         )
+        self._stood = make.histogram(
+            "loop_standstill_seconds",
+            "Periods over 0.1 s in which the agent's main loop executed nothing else, through its own fault.",
+            _STOOD_S,
+        )
         self._log_bytes = make.counter(
             "log_bytes", "Bytes of rank output: kept (shipped to the service) or left_out.", "fate"
         )
@@ -120,6 +127,8 @@ class Counts:
                 self._age.labels(fact.command.kind).observe(fact.age_s)
             case CommandHandled():
                 self._commands.labels(fact.command.kind, "ignored" if fact.ignored else "taken").inc()
+            case Standstill():
+                self._stood.observe(fact.stood_s)
             case OutputShipped():
                 self._log_bytes.labels("kept").inc(fact.kept_bytes)
                 self._log_bytes.labels("left_out").inc(fact.left_out_bytes)

@@ -31,6 +31,7 @@ from service.usecases.ports.identity import IdentityProvider
 from service.usecases.ports.secrets import KeyRing
 from service.usecases.ports.storage import StoredObjects
 from service.usecases.ports.transactions import Transaction, Transactions
+from service.usecases.ports.upkeep import Standstills
 from service.usecases.rental.offers import OfferBook
 from service.usecases.reports.heartbeat import Heartbeats
 from service.usecases.storage.log_writers import LogWriters
@@ -56,6 +57,7 @@ class ApiContext:
     storage: StoredObjects
     wake_ups: WakeUps
     readiness: Readiness
+    standstills: Standstills
     policies: Policies
     launch: Launch
     api_token: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from headway.contract.agents import NodeState
+from headway.contract.standstills import Standstill
 from headway.contract.values.listing import some_of
 from headway.contract.values.quantities import duration
 from headway.contract.views.diagnosis import Check, Level
@@ -27,6 +28,8 @@ orders that are not followed time out earlier.
 """
 RESTORE_SHOWN = timedelta(days=7)
 """Time for which a diagnosis reports that the database was restored from a backup."""
+STANDSTILLS_SHOWN = timedelta(hours=1)
+"""Time for which a diagnosis reports that the loop of a process stood still."""
 _NAMED = 3
 """Maximum number of names in a finding."""
 
@@ -84,6 +87,23 @@ def diagnose(facts: Facts, *, version: str, silence: SilenceRule, now: datetime)
         _budgets(facts.jobs),
     ]
     return [*checks, *_restored(facts, now)]
+
+
+def standing(standstills: Sequence[Standstill]) -> Check:
+    """Return the check of the standstills of the service's loops in the last `STANDSTILLS_SHOWN`."""
+    if not standstills:
+        return _fine("loops", "No loop of the service stood still for more than 0.1 s in the last hour.")
+    longest = max(standstills, key=lambda one: one.stood_s)
+    where = f" at {longest.stack[-1]}" if longest.stack else ""
+    times = "once" if len(standstills) == 1 else f"{len(standstills)} times"
+    return Check(
+        name="loops",
+        level=Level.WARN,
+        found=f"A loop of the service stood still {times} in the last hour, for at most {longest.stood_s:.1f} s:"
+        f" {longest.process}{where}.",
+        why="Meanwhile this process answered no request and took no report.",
+        hint="Send its log line `loop_stood_still`, which has the whole stack, to whoever maintains Headway.",
+    )
 
 
 def _fine(name: str, found: str) -> Check:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from headway.contract.standstills import Standstill
 from service.domain.nodes.diagnosis import Facts
 from service.domain.shared.retention import ExpiringRows, Horizons, Tier
 
@@ -45,6 +46,24 @@ class ClusterFigures:
     """Upper bound of the optimality gap of the latest round."""
     changes: Mapping[tuple[str, str], int]
     """Number of decisions of rounds about jobs, by action and reason."""
+
+
+class Standstills(Protocol):
+    """Standstills of the loops of all processes of the service. Old ones are dropped."""
+
+    async def add(self, standstills: Sequence[Standstill]) -> None:
+        """Add standstills of this process.
+
+        Raises:
+            Unavailable: they were not added.
+        """
+
+    async def since(self, at: datetime) -> Sequence[Standstill]:
+        """Return those that were added after a moment, the oldest first.
+
+        Raises:
+            Unavailable: they cannot be read now.
+        """
 
 
 class Retention(Protocol):

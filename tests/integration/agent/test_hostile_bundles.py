@@ -17,10 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.archives import ArchiveRefused
-from service.domain.shared.errors import BundleRefused, TooLarge
-from service.usecases.storage.bundles import inspect_bundle
-from tests.hostile.archives import (
+from benchmarks.fuzzing.archives import (
     OUTSIDE,
     Member,
     beyond_the_longest_path,
@@ -31,6 +28,9 @@ from tests.hostile.archives import (
     link,
     packed,
 )
+from headway.archives import ArchiveRefused
+from service.domain.shared.errors import BundleRefused, TooLarge
+from service.usecases.storage.bundles import inspect_bundle
 from worker_agent.launcher import landlock
 from worker_agent.launcher.unpack import unpack
 from worker_agent.runs.bundles import BadBundle, extract

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from headway.contract.standstills import Standstill
 from headway.contract.views.diagnosis import Check, DiagnosisView, Level
 from service.api.routes.upkeep.health import VERSION
 from service.domain.nodes.diagnosis import COMMAND_LATE_S, LONGEST_CHANGE_S
+from service.main import Service
 from tests.integration.service.conftest import Harness
+from tests.waiting import until
 
 
 async def diagnosis(harness: Harness) -> DiagnosisView:
@@ -163,3 +169,24 @@ async def test_stores_that_do_not_answer(harness: Harness) -> None:
     check = await found(harness, "stores")
     assert check.level is Level.FAIL
     assert "Redis does not answer" in check.found
+
+
+async def test_standstill_of_a_loop_reaches_the_diagnosis_of_every_process(harness: Harness) -> None:
+    service = harness.service
+    heard: list[Standstill] = []
+    async with service.watching_itself("api"):
+        await harness.client.get("/livez")
+        threading.Event().wait(0.4)  # the loop stands still
+        await until(lambda: _is_shared(service, heard))
+    assert any("threading.py" in frame for frame in heard[0].stack)
+    (check,) = [one for one in (await diagnosis(harness)).checks if one.name == "loops"]
+    assert check.level is Level.WARN
+    assert f"process {os.getpid()}" in check.found
+    count = service.telemetry.registry.get_sample_value("headway_loop_standstill_seconds_count")
+    assert count is not None
+    assert count >= 1
+
+
+async def _is_shared(service: Service, heard: list[Standstill]) -> bool:
+    heard[:] = await service.standstills.since(datetime.now(UTC) - timedelta(minutes=5))
+    return bool(heard)

@@ -26,6 +26,7 @@ from benchmarks.faulting.evidence import (
     read_result,
     read_safetensors,
 )
+from benchmarks.faulting.histories import Call, Operation, Seen
 from benchmarks.faulting.plan import Action, Kind, make_plan
 from benchmarks.faulting.run import Evidence, Order
 from benchmarks.faulting.verdict import PROMISES, findings, summary
@@ -175,6 +176,9 @@ def test_the_verdict_counts_every_promise() -> None:
         results={"j1": Result(table=np.array([[0.0, -2.0]]), losses=np.array([0.5]))},
         undisturbed={1: Result(table=-np.ones((1, 2)), losses=np.array([0.25]))},
         left=[Left("process 1", "agent-1")],
+        history=[
+            Operation("one", Call.READ, 1.0, 2.0, Seen("j1", "RUNNING", 1, None))
+        ],  # submitted by nobody
     )
     found = findings(evidence)
     order = Order(seed=1, minutes=1.0, faults=3, jobs=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter
@@ -14,7 +15,7 @@ from service.api.http.access import Reach, needs
 from service.api.http.context import ApiContext, Context
 from service.api.http.render import as_json
 from service.api.routes.upkeep.health import VERSION
-from service.domain.nodes.diagnosis import diagnose
+from service.domain.nodes.diagnosis import STANDSTILLS_SHOWN, diagnose, standing
 from service.domain.shared.errors import Unavailable
 from service.usecases.upkeep.diagnose import check_storage
 
@@ -38,6 +39,8 @@ async def get_diagnosis(context: Context) -> Response:
         pass  # `_stores` reports it
     else:
         checks += diagnose(facts, version=VERSION, silence=context.silence, now=now)
+    with suppress(Unavailable):  # `_stores` reports it
+        checks.append(standing(await context.standstills.since(now - STANDSTILLS_SHOWN)))
     return as_json(DiagnosisView(at=now, version=VERSION, agent_redis=_place(context), checks=checks))
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.agents import NodeState
+from headway.contract.standstills import Standstill
 from headway.contract.views.diagnosis import Check, Level
 from headway.contract.views.jobs import JobState
 from service.domain.nodes.diagnosis import (
@@ -22,6 +23,7 @@ from service.domain.nodes.diagnosis import (
     JobFacts,
     NodeFacts,
     diagnose,
+    standing,
 )
 from service.domain.nodes.silence import SilenceRule
 
@@ -289,3 +291,21 @@ def test_a_restore_names_both_times() -> None:
     assert found.index("2026-11-21 11:59 UTC") < found.index("2026-11-21 10:00 UTC"), (
         "then that of the backup"
     )
+
+
+def test_loops_that_stood_still_are_a_warning_that_names_the_longest() -> None:
+    short, long = (
+        Standstill(
+            process=f"api on host, process {n}",
+            at_s=1.0,
+            stood_s=stood_s,
+            own_s=stood_s,
+            stack=("a:1 b", f"c:{n} d"),
+        )
+        for n, stood_s in ((1, 0.2), (2, 8.04))
+    )
+    check = standing([long, short])
+    assert check.level is Level.WARN
+    assert "2 times" in check.found
+    assert "8.0 s: api on host, process 2 at c:2 d" in check.found
+    assert standing([]).level is Level.OK

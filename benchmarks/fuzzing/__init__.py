@@ -1,0 +1,1 @@
+"""Fuzzing of a running service and of its parsers. See `benchmarks.fuzz`."""

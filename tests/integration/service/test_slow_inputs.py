@@ -1,0 +1,249 @@
+"""Inputs that take long to parse, sent to a running service: its loop never stands still for more than 0.1 s."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
+
+from benchmarks.servers import TOKEN, server
+from headway.contract.standstills import Standstill
+from headway.local.ports import free_port
+from service.adapters.redis import RedisStandstills, connect
+from tests.waiting import until
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+YAML = {"Content-Type": "application/yaml"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@dataclass
+class Running:
+    """A service in a process of its own."""
+
+    client: httpx.AsyncClient
+    redis: Redis
+    folder: Path
+
+    async def stood(self) -> int:
+        """Return how often its loop has stood still."""
+        answer = await self.client.get("/metrics")
+        for family in text_string_to_metric_families(answer.text):
+            for sample in family.samples:
+                if sample.name == "headway_loop_standstill_seconds_count":
+                    return int(sample.value)
+        raise AssertionError("the metric is missing")
+
+    async def standstills(self) -> list[Standstill]:
+        """Return what it shares of its standstills with other processes."""
+        return list(await RedisStandstills(self.redis).since(datetime.now(UTC) - timedelta(hours=1)))
+
+
+@asynccontextmanager
+async def running(database_url: str, redis_url: str, folder: Path) -> AsyncIterator[Running]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    env = {
+        "HEADWAY_DATABASE_URL": database_url,
+        "HEADWAY_REDIS_URL": redis_url,
+        "HEADWAY_STORAGE_URL": f"file://{folder}/storage",
+        "HEADWAY_API_TOKEN": TOKEN,
+        "HEADWAY_JOIN_TOKEN": "j" * 40,
+        "HEADWAY_RATE_PER_S": "0",
+        "HEADWAY_PORT": str(port),
+    }
+    redis = connect(redis_url)
+    with server(["-m", "service", "all"], env, f"{url}/livez"):
+        async with httpx.AsyncClient(base_url=url, headers=BEARER, timeout=120) as client:
+            yield Running(client, redis, folder)
+    await redis.aclose()
+
+
+def bomb(unpacked_bytes: int) -> bytes:
+    """Return a bundle of zeros that is a thousandth of its content."""
+    data = io.BytesIO()
+    block = bytes(1 << 20)
+    with gzip.GzipFile(fileobj=data, mode="wb", compresslevel=9) as zipped:
+        member = tarfile.TarInfo("zeros")
+        member.size = unpacked_bytes
+        zipped.write(member.tobuf())
+        for _ in range(unpacked_bytes // len(block)):
+            zipped.write(block)
+        zipped.write(bytes(1024))
+    return data.getvalue()
+
+
+def aliases(levels: int) -> str:
+    """Return the billion laughs: each list has the list before it nine times."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+JOB_FILES = {
+    "braces": "{" * 65_000,
+    "brackets": "[" * 65_000,
+    "aliases": aliases(12),
+    "deep_blocks": "\n".join(" " * n + "a:" for n in range(400)),
+    "many_keys": "\n".join(f"k{n}: {n}" for n in range(6_000)),
+    "long_pattern": "name: job\nrun: python -V\noutput: {keep: [" + ", ".join(["'" + "*a" * 60 + "'"] * 300) + "]}",
+    "wide_anchors": "\n".join(f"a{n}: &b{n} {{x: 1}}" for n in range(3_000)),
+    "long_word": "name: " + "a" * 60_000,
+    "many_quotes": "run: " + "''" * 30_000,
+    "many_variables": "name: job\nrun: python -V\nenv:\n" + "\n".join(f"  V{n}: v" for n in range(4_000)),
+    "long_comment": "# " * 30_000,
+}  # fmt: skip
+WORDS = {
+    "zeros": "0" * 6_000,
+    "percent": "%" * 6_000,
+    "backslashes": "\\" * 6_000,
+    "stars": "*a" * 3_000,
+    "spaces": " " * 6_000 + "x",
+    "dots": "." * 6_000,
+    "emails": "a@" * 3_000,
+    "digits": "9" * 4_400,
+}
+
+
+async def send_all(service: Running) -> list[str]:
+    """Send every slow input, and return the names of those whose handling made the loop stand still."""
+    slow: list[str] = []
+    client, before = service.client, await service.stood()
+
+    async def after(name: str) -> None:
+        nonlocal before
+        await asyncio.gather(*(client.get("/livez") for _ in range(3)))
+        if (now := await service.stood()) > before:
+            slow.append(name)
+        before = now
+
+    async def send(name: str, method: str, path: str, status: int | None = None, **what: Any) -> None:
+        answer = await client.request(method, path, **what)
+        assert answer.status_code < 500, (name, answer.text)
+        if status is not None:
+            assert answer.status_code == status, (name, answer.text)
+        await after(name)
+
+    for name, text in JOB_FILES.items():
+        await send(f"page {name}", "POST", "/submit", data={"job": text})
+        await send(f"yaml {name}", "POST", "/api/v1/jobs", content=text.encode(), headers=YAML)
+        await send(f"json {name}", "POST", "/api/v1/jobs", json={"name": "job", "run": text})
+    for body_name, body in {
+        "nested": b"[" * 900_000,
+        "objects": b'{"a":' * 150_000,
+        "number": b'{"name": ' + b"9" * 900_000 + b"}",
+        "keys": json.dumps({f"k{n}": n for n in range(60_000)}).encode(),
+        "escapes": b'{"name":"' + b"\\u0041" * 150_000 + b'"}',
+    }.items():
+        await send(f"body {body_name}", "POST", "/api/v1/jobs", content=body)
+        await send(f"budget {body_name}", "PUT", "/api/v1/budgets/cap", content=body)
+    fields = "&".join(f"f{n}=x" for n in range(100_000))
+    await send("form fields", "POST", "/submit", content=fields.encode(), headers=FORM)
+    await send("bundle", "POST", "/api/v1/bundles", 413, content=bomb(1_900 << 20))
+    for name, word in WORDS.items():
+        for field in ("cursor", "name", "state", "project", "after", "search"):
+            await send(f"jobs?{field}={name}", "GET", "/api/v1/jobs", params={field: word})
+        await send(f"page {name}", "GET", "/jobs", params={"q": word, "name": word})
+        await send(f"audit {name}", "GET", "/api/v1/audit", params={"cursor": word, "actor": word})
+        await send(
+            f"token {name}", "GET", "/api/v1/jobs", headers={"Authorization": f"Bearer {word.strip()}"}
+        )
+    await stored(service, send)
+    return slow
+
+
+async def stored(service: Running, send: Any) -> None:
+    """Read what a job has left in storage, and reports with much in them."""
+    client = service.client
+    made = await client.post("/api/v1/jobs", json={"name": "left", "run": "python -V"})
+    job = made.json()["id"]
+    for number in range(1, 4):
+        folder = service.folder / "storage" / "checkpoints" / job / f"g000001-e000000-s{number:012}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").touch()
+    sparse, nested, pipe = sorted((service.folder / "storage" / "checkpoints" / job).glob("*/manifest.json"))
+    os.truncate(sparse, 450 << 20)
+    nested.write_text("[" * 200_000, encoding="utf-8")
+    pipe.unlink()
+    os.mkfifo(pipe)
+    await send("manifests", "GET", f"/api/v1/jobs/{job}/checkpoints", 200)
+    joining = {"Authorization": f"Bearer {'j' * 40}"}
+    host = {
+        "name": "alpha",
+        "instance": "instance-alpha",
+        "address": "127.0.0.1",
+        "first_port": 20000,
+        "last_port": 20063,
+        "slots": [{"index": index, "device_kind": "cpu"} for index in range(4096)],
+        "agent_version": "0",
+    }
+    joined = (await client.post("/api/v1/agents", json=host, headers=joining)).json()
+    node = {"Authorization": f"Bearer {joined['node_token']}"}
+
+    async def placed() -> bool:
+        return bool((await client.get(f"/api/v1/jobs/{job}")).json()["generation"])
+
+    await until(placed)
+    message = {"type": "metrics", "rank": 0, "generation": 1, "at_s": 1e9, "epoch": 0, "samples": 1}
+    many = {f"metric-{n}": float(n) for n in range(3_000)}
+    entries = [
+        {
+            "kind": "rank_message",
+            "sequence": number,
+            "at": datetime.now(UTC).isoformat(),
+            "job_id": job,
+            "generation": 1,
+            "rank": 0,
+            "message": {**message, "values": many},
+        }
+        for number in range(1, 11)
+    ]
+    report = {
+        "instance": "instance-alpha",
+        "acknowledged": [],
+        "entries": entries,
+        "holding": [],
+        "slots": [],
+    }
+    await send(
+        "metrics", "POST", f"/api/v1/agents/{joined['node_id']}/reports", 200, json=report, headers=node
+    )
+    line = b"\x1b[31m" * 12_000 + b"\n"
+    log = f"/api/v1/agents/{joined['node_id']}/logs/{job}/1/0?offset=0"
+    await send("log line", "POST", log, 204, content=line, headers=node)
+    await send("logs", "GET", f"/api/v1/jobs/{job}/logs", 200)
+    await send("page of logs", "GET", f"/jobs/{job}", 200)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_slow_inputs_never_make_the_loop_stand_still(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    async with running(database_url, redis_url, tmp_path) as service:
+        slow = await send_all(service)
+        stacks = []
+        if slow:
+            await until(lambda: _shared(service))
+            stacks = [
+                f"{one.stood_s} s: {' < '.join(one.stack[::-1][:8])}" for one in await service.standstills()
+            ]
+        assert not slow, "\n".join([*slow, *stacks])
+
+
+async def _shared(service: Running) -> bool:
+    return bool(await service.standstills())
