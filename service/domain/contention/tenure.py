@@ -12,6 +12,7 @@ from headway.contract.spec import Resize
 from headway.contract.views.jobs import JobState
 from service.domain.allocation.configurations.eligibility import explores
 from service.domain.allocation.configurations.masks import MeasuredConfigurations
+from service.domain.allocation.configurations.resuming import is_restarted
 from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.limits.tenancy import Tenancy
 from service.domain.cluster.contention_rules import RUN_COSTS, ContentionRules
@@ -135,5 +136,6 @@ def evidence_of(scope: RoundScope, measured: MeasuredConfigurations, tenancy: Te
         entitled=np.any(
             [np.zeros(len(scope.jobs), dtype=np.bool_), *(claim.members for claim in tenancy.claims)], axis=0
         ),
+        restarted=np.array([is_restarted(job) for job in scope.jobs], dtype=np.bool_),
         nodes=np.array([(one.room > 0).sum() for one in scope.capacities.values()], dtype=np.int64),
     )
