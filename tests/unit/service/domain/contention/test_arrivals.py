@@ -61,8 +61,10 @@ def test_a_restarted_job_does_not_grow_soon_after_a_submit() -> None:
 
 
 def test_a_restarted_job_grows_once_it_was_quiet_for_twice_its_stay() -> None:
-    assert brief(alone(120.0, 125.0)) == [7, 8]  # smaller ones leave room for two slots
-    assert brief(alone(140.0, 145.0)) == []
+    since = NOW - timedelta(seconds=145)
+    # Smaller sizes leave room for two slots.
+    assert brief(alone(120.0, submitted_at=since)) == [7, 8]
+    assert brief(alone(140.0, submitted_at=since)) == []
 
 
 def test_a_restarted_job_grows_soon_where_jobs_come_hours_apart() -> None:
