@@ -19,8 +19,8 @@ slots. `min_run_s` is the larger of 60 s and twenty times the cost of a stop and
 stream). Stops for users' commands, drains, failures, budgets, quotas and deadlines do not count, nor do stops for a higher
 priority that was submitted since the grant. A stop is for the gain of others unless it gives the job more slots.
 
-`self_evictions`: number of times that a job was stopped for others and got back a slot within a minute, without another job on
-that slot in between.
+`self_evictions`: number of times that a job was stopped for others and got back a slot within a minute, before another job had
+any of its slots. A job whose successor has ended is right to start again: its slots are free.
 
 `order_violations`: number of pairs of jobs in which the one of higher priority ran less than the other one ran in its place. A
 job runs in the place of a job that waits if its slots, those of other lower priorities, and the free ones suffice for the minimum

@@ -43,16 +43,20 @@ def is_for_later_priority(change: Change, pasts: Sequence[Past], held: Sequence[
 
 
 def self_evictions(changes: Sequence[Change], held: Sequence[Held]) -> list[Change]:
-    """Return the stops for others after which a slot was the same job's again, within a minute."""
-    return [
-        change
-        for change in changes
-        if change.stops
-        and change.to == 0
-        and any(
-            heir.name == change.name and heir.from_s - change.at_s < RETURN_S for heir in _heirs(change, held)
-        )
-    ]
+    """Return the stops for others that served nobody: the job had a slot again within a minute, and no other job had any.
+
+    A job that was stopped for one which has ended since is right to start again: its slots are free, and leaving them idle
+    would serve nobody either.
+    """
+    return [change for change in changes if change.stops and change.to == 0 and _serves_nobody(change, held)]
+
+
+def _serves_nobody(change: Change, held: Sequence[Held]) -> bool:
+    heirs = list(_heirs(change, held))
+    own = [heir for heir in heirs if heir.name == change.name and heir.from_s - change.at_s < RETURN_S]
+    return bool(own) and all(
+        heir.name == change.name or heir.from_s >= min(one.from_s for one in own) for heir in heirs
+    )
 
 
 def _heirs(change: Change, held: Sequence[Held]) -> Iterator[Held]:

@@ -169,6 +169,27 @@ _ALL = (
             ),
         ),
     ),
+    Stream(
+        name="five-on-four",
+        jobs=(
+            Planned(name="base", at_s=0.0, work_s=750.0, minimum=2, maximum=4, priority=30, resize="restart"),
+            Planned(name="side", at_s=5.0, work_s=550.0, maximum=3, priority=50, resize="restart"),
+            Planned(name="wide", at_s=40.0, work_s=600.0, minimum=3, maximum=4, priority=70),
+            Planned(name="peak", at_s=75.0, work_s=90.0, minimum=2, maximum=2, priority=90),
+            Planned(name="rest", at_s=80.0, work_s=300.0, maximum=4, priority=10, resize="restart"),
+        ),
+    ),
+    Stream(
+        name="ones-and-two",
+        jobs=(
+            Planned(name="pair", at_s=0.0, work_s=500.0, minimum=2, maximum=2, resize="restart"),
+            Planned(name="duo", at_s=3.0, work_s=300.0, minimum=2, maximum=3, resize="restart"),
+            *(
+                replace(one, maximum=1)
+                for one in _sweep("one", (15.0, 10.0, 20.0) * 3, since_s=20.0, every_s=25.0)
+            ),
+        ),
+    ),
 )
 STREAMS: Mapping[str, Stream] = {stream.name: stream for stream in _ALL}
 

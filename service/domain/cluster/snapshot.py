@@ -60,6 +60,8 @@ LEAST_STEPS: Final = 10
 """Minimum number of steps of a measurement that counts, since the first steps are slow."""
 CLASS_JOBS: Final = 20
 """Number of jobs of a class, the latest that started, whose measurements predict the next job of the class."""
+LATEST_ARRIVALS: Final = 20
+"""Number of the latest submits whose intervals predict the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +229,15 @@ class EndedJob:
 class EndedRun:
     """A job that succeeded: its work in samples (`JobProgress.work_done`), and the seconds from its first start to its end.
 
-    `converged_samples` is the work at which its loss curve had converged (`JobProgress.loss_curve`); None if unknown.
+    `converged_samples` is the work at which its loss curve had converged (`JobProgress.loss_curve`); None if unknown. `run`
+    is its command.
     """
 
     job_class: str
     samples: float
     run_s: float
     converged_samples: float | None = None
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +313,8 @@ class Snapshot:
     """Samples that ended jobs took, by class, for the classes of jobs with a deadline."""
     ended_runs: tuple[EndedRun, ...] = ()
     """The latest succeeded jobs, of the classes of live jobs of unknown length and of any class, oldest first."""
+    arrivals: tuple[datetime, ...] = ()
+    """Submit times of the latest jobs, ended ones included, in any order."""
     served: Mapping[str, Served] = field(default_factory=dict)
     """Service so far by job id."""
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)

@@ -27,12 +27,14 @@ class Evidence:
         exempt: (J,) jobs whose size needs no evidence: fixed by a user, or never measured at all.
         entitled: (J,) jobs of projects that claim guaranteed slots. They need no evidence for a size.
         nodes: (K,) nodes of each kind that have slots.
+        restarted: (J,) jobs that restart to change their size; None if there are none.
     """
 
     known: BoolArray
     exempt: BoolArray
     entitled: BoolArray
     nodes: IntArray
+    restarted: BoolArray | None = None
 
 
 def unproven(given: RoundInput, evidence: Evidence, tenure: Tenure, seats: GuaranteedJobs) -> BoolArray:
@@ -65,12 +67,20 @@ def unproven(given: RoundInput, evidence: Evidence, tenure: Tenure, seats: Guara
     if not seats.fit:
         waits |= _displacing(given, evidence, tenure, seats, demand)
         # While a minimum waits, no job grows at the expense of others or into free slots that the minimum
-        # could use.
+        # could use. No job restarts to grow: it would shrink again once another job ends, and the minimum fits.
         running = (given.current != NOTHING) & ~evidence.exempt & ~evidence.entitled
         startable = (given.current == NOTHING)[:, None] & given.allowed & (given.goodput > 0) & ~waits
         someone_could_start = startable[:, (demand <= free[:, None]).all(axis=0)].any()
-        waits |= given.allowed & grows & running[:, None] & (someone_could_start | ~fits_free)
+        barred = (running[:, None] & (someone_could_start | ~fits_free)) | _restarting(evidence, running)[
+            :, None
+        ]
+        waits |= given.allowed & grows & barred
     return np.asarray(waits)
+
+
+def _restarting(evidence: Evidence, running: BoolArray) -> BoolArray:
+    """Return those of the running jobs (J,) that restart to change their size."""
+    return running & False if evidence.restarted is None else running & evidence.restarted
 
 
 def _demand(given: RoundInput) -> FloatArray:

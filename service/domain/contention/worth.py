@@ -7,7 +7,7 @@ import numpy as np
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.contention.priorities import Room, fewest
 from service.domain.policies.framework.policy import RoundInput
-from service.domain.policies.framework.speedup import goodput_now
+from service.domain.policies.framework.speedup import goodput_now, length_class
 from service.domain.policies.framework.work_left import LEAST_OWN_JOBS
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
@@ -172,15 +172,15 @@ def _longest_left_s(given: RoundInput, speed: FloatArray) -> FloatArray:
 
     They are infinite for a job that has been served, and in a class with fewer than `LEAST_OWN_JOBS` ended jobs.
     """
-    left_s, finished = _left_s(given, speed), given.finished
+    left_s, finished, own = _left_s(given, speed), given.finished, length_class(given)
     if finished is None or not len(finished.run_s):
         return left_s
-    longest_s = np.zeros(int(max(given.job_class.max(initial=0), finished.job_class.max(initial=0))) + 1)
+    longest_s = np.zeros(int(max(own.max(initial=0), finished.job_class.max(initial=0))) + 1)
     known_s = np.where(finished.run_s > 0, finished.run_s, np.inf)
     np.maximum.at(longest_s, finished.job_class, known_s)
     known = np.bincount(finished.job_class, minlength=len(longest_s)) >= LEAST_OWN_JOBS
-    fresh = np.isnan(given.remaining) & (given.served_slot_s <= 0) & known[given.job_class]
-    return np.where(fresh, longest_s[given.job_class], left_s)
+    fresh = np.isnan(given.remaining) & (given.served_slot_s <= 0) & known[own]
+    return np.where(fresh, longest_s[own], left_s)
 
 
 def _without(given: RoundInput, smallest: IntArray, gone: BoolArray) -> Room:

@@ -87,6 +87,21 @@ async def test_of_two_equal_waiting_jobs_the_one_of_the_shorter_class_goes_first
     assert (await harness.job(later)).state is JobState.PENDING
 
 
+async def test_ended_jobs_with_another_command_do_not_make_a_job_a_short_one(harness: Harness) -> None:
+    agent = await harness.join("alpha", slots=1)
+    for number in range(LEAST_OWN_JOBS):
+        for name, samples in ((f"long-{number}", LONG), (f"short-{number}", SHORT)):
+            await train_to_its_end(harness, agent, name, samples)
+    await harness.submit("busy", **ONE_SLOT)
+    await harness.turn()
+    await harness.submit("long-9", **ONE_SLOT)
+    await harness.submit("short-9", **ONE_SLOT, run="python train.py --epochs 1000")
+    await harness.turn()
+    same, other = await explained(harness, "long-9"), await explained(harness, "short-9")
+    assert "ended jobs of its class took" in same["message"]
+    assert "ended jobs of its class took" not in other["message"]
+
+
 EPOCH = 1_000
 EPOCHS = 20
 """Number of epochs for which `train_with_losses` reports."""

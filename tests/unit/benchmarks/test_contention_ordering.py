@@ -45,6 +45,17 @@ def test_a_slot_that_another_job_had_in_between_is_no_self_eviction() -> None:
     assert found(past("own", 0.0, *STOPPED), other, held=held)["self_evictions"] == 0
 
 
+@pytest.mark.parametrize(("heir_s", "returns"), [(31.0, 0), (50.0, 1)])
+def test_a_job_that_starts_again_once_its_successor_ended_did_not_evict_itself(
+    heir_s: float, returns: int
+) -> None:
+    """The successor had one of its two slots, before the job came back or only then."""
+    held = (Held(0, "own", 0.0, 31.0), Held(1, "own", 0.0, 31.0), Held(0, "own", 50.0, 200.0))
+    heir = (Held(1, "other", heir_s, heir_s + 15.0), Held(1, "own", 100.0, 200.0))
+    other = past("other", 5.0, (heir_s, "allocate"), (heir_s + 15.0, "succeed"))
+    assert found(past("own", 0.0, *STOPPED), other, held=(*held, *heir))["self_evictions"] == returns
+
+
 def waits_beside(*lower: Past, minimum: int = 1, until_s: float = 300.0) -> float:
     """Violations while a job of priority 70 waits from 0 s until `until_s` and runs for 10 s."""
     high = past("high", 0.0, (until_s, "allocate"), (until_s + 10.0, "succeed"))

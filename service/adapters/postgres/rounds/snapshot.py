@@ -29,6 +29,7 @@ from service.domain.cluster.contention_rules import ContentionRules
 from service.domain.cluster.market_limits import MarketLimit
 from service.domain.cluster.snapshot import (
     CLASS_JOBS,
+    LATEST_ARRIVALS,
     LEAST_STEPS,
     EndedJob,
     EndedRun,
@@ -82,6 +83,7 @@ _CLASS_MEASUREMENTS = text(
     ORDER BY latest.job_class, max(updated_at), {_PLAN}, latest.reference_batch, latest.min_depth
     """  # noqa: S608
 )
+_ARRIVALS = text(f"SELECT submitted_at FROM jobs ORDER BY submitted_at DESC, id DESC LIMIT {LATEST_ARRIVALS}")  # noqa: S608
 _WORK = """
     CAST(CASE WHEN progress->>'total_progress' IS NULL THEN progress->>'samples' ELSE progress->>'progress' END AS float)
 """
@@ -103,20 +105,21 @@ _ENDED_RUNS = text(
     WITH latest AS (
         SELECT one.* FROM unnest(CAST(:classes AS text[])) AS wanted
         CROSS JOIN LATERAL (
-            SELECT id, job_class, submitted_at, progress, started_at, finished_at FROM jobs
+            SELECT id, job_class, spec, submitted_at, progress, started_at, finished_at FROM jobs
             WHERE job_class = wanted AND started_at IS NOT NULL AND state = 'SUCCEEDED'
             ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
         ) AS one
         UNION
         SELECT * FROM (
-            SELECT id, job_class, submitted_at, progress, started_at, finished_at FROM jobs
+            SELECT id, job_class, spec, submitted_at, progress, started_at, finished_at FROM jobs
             WHERE started_at IS NOT NULL AND state = 'SUCCEEDED'
             ORDER BY submitted_at DESC LIMIT {OTHER_JOBS}
         ) AS other
     )
     SELECT job_class, coalesce({_WORK}, 0) AS samples,
         greatest(0, extract(epoch FROM finished_at - started_at))::float AS run_s,
-        CAST(progress #>> '{{loss_curve,converged_work}}' AS float) AS converged_samples
+        CAST(progress #>> '{{loss_curve,converged_work}}' AS float) AS converged_samples,
+        spec->>'run' AS run
     FROM latest ORDER BY submitted_at, id
     """  # noqa: S608
 )
@@ -214,6 +217,7 @@ async def take_snapshot(
             session, sorted({class_of(job.spec) for job in found.values() if job.adapts})
         ),
         ended_runs=await _ended_runs(session, found.values()),
+        arrivals=tuple(row.submitted_at for row in await session.rows(_ARRIVALS)),
         served=await _served(session, job_ids, now),
         usd_per_slot_h=dict(usd_per_slot_h),
         hazard_per_h=hazard_per_h,
@@ -251,7 +255,9 @@ async def _ended_runs(session: Session, jobs: Iterable[Job]) -> tuple[EndedRun, 
     """Return the ended jobs that predict the work of the jobs of unknown length; without any, no query."""
     classes = {class_of(job.spec) for job in jobs if job.progress.work_total is None}
     rows = await session.rows(_ENDED_RUNS, {"classes": sorted(classes)}) if classes else []
-    return tuple(EndedRun(row.job_class, row.samples, row.run_s, row.converged_samples) for row in rows)
+    return tuple(
+        EndedRun(row.job_class, row.samples, row.run_s, row.converged_samples, row.run) for row in rows
+    )
 
 
 async def _orders(session: Session, now: datetime) -> Orders:

@@ -20,8 +20,8 @@ def length_text(round_: Round, row: int) -> str:
     job = round_.jobs[row]
     if round_.snapshot.policy.name != DEFAULT or job.progress.work_total is not None:
         return ""
-    name = class_of(job.spec)
-    run_s = [one.run_s for one in round_.snapshot.ended_runs if one.job_class == name]
+    own = class_of(job.spec), job.spec.run
+    run_s = [one.run_s for one in round_.snapshot.ended_runs if (one.job_class, one.run) == own]
     if len(run_s) < LEAST_OWN_JOBS:
         return ""
     took = f"{len(run_s)} ended jobs of its class took {duration(median(run_s))} at the median"

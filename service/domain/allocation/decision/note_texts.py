@@ -17,6 +17,7 @@ _NOTES = {
     Note.UNPROVEN: "not measured yet: tried on free slots only, by one job per node at a time",
     Note.TOO_LATE: "its P90 finish is after the job's deadline",
     Note.NO_MEMORY: "a rank would need more memory than its device has, by what was measured at another size",
+    Note.MAY_NOT_LAST: "another job is expected to need the slots before they pay for a restart",
     Note.RESERVED: "its slots go to a job of a higher priority, or one that has waited longer or gains more than a stop costs",
 }
 

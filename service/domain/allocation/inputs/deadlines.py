@@ -26,7 +26,7 @@ _NEVER = (
     Note.UNKNOWN_RESUME,
 )
 """Exclusions that a deadline does not override."""
-_NOW = (Note.OFFERED, Note.CURRENT, Note.NO_GAIN, Note.NOT_WORTH_IT)
+_NOW = (Note.OFFERED, Note.CURRENT, Note.NO_GAIN, Note.NOT_WORTH_IT, Note.MAY_NOT_LAST)
 """Configurations that a job may change to for its deadline; a small gain may be what it lacks."""
 
 

@@ -15,6 +15,7 @@ from service.domain.allocation.inputs.estimates import Estimates
 from service.domain.allocation.limits.risk import saves
 from service.domain.allocation.limits.spending import SpendingBar, bars_of
 from service.domain.cluster.snapshot import Snapshot
+from service.domain.contention.arrivals import may_not_last
 from service.domain.contention.rules import Contest
 from service.domain.jobs.job import Job
 from service.domain.jobs.parallelism import lacks_memory
@@ -52,6 +53,7 @@ class Note(IntEnum):
     OTHER_MARKET = 15
     NO_MEMORY = 16
     UNKNOWN_RESUME = 20
+    MAY_NOT_LAST = 21
 
 
 NOTE_OF = {
@@ -128,6 +130,7 @@ def notes_of(scope: RoundScope, estimates: Estimates) -> Notes:
     for bar, note in NOTE_OF.items():
         codes[offered & (bars == bar)] = note
     codes[(codes != Note.NOT_ALLOWED) & _without_memory(scope)] = Note.NO_MEMORY
+    brief = may_not_last(scope)
     for row, holding in enumerate(scope.holdings.values()):
         if holding.size:
             held = int(current[row])
@@ -136,6 +139,7 @@ def notes_of(scope: RoundScope, estimates: Estimates) -> Notes:
                 row,
                 codes[row],
                 hope[row],
+                brief=brief[row],
                 bar=SpendingBar(bars[row, held]) if held >= 0 else SpendingBar.NONE,
                 measured=held >= 0 and bool(measured.tried[row, held]),
             )
@@ -178,13 +182,20 @@ def contested(codes: IntArray, contest: Contest) -> IntArray:
 
 
 def _of_running(
-    scope: RoundScope, row: int, notes: IntArray, goodput: FloatArray, *, bar: SpendingBar, measured: bool
+    scope: RoundScope,
+    row: int,
+    notes: IntArray,
+    goodput: FloatArray,
+    *,
+    brief: BoolArray,
+    bar: SpendingBar,
+    measured: bool,
 ) -> IntArray:
     """Return the notes (C,) of a job that holds slots: it does not change to an excluded configuration by its
     own choice.
 
     With a `bar` on its present configuration it may leave at once. `measured` is True if its speed there is
-    known.
+    known. `brief` (C,) are the sizes that it would probably leave soon (`contention.arrivals`).
     """
     job, columns, current = scope.jobs[row], scope.columns, int(scope.current[row])
     slots, size = columns.configurations.slots, scope.holdings[job.id].size
@@ -194,6 +205,7 @@ def _of_running(
     notes = notes.copy()
     if current >= 0 and not left_over and bar is SpendingBar.NONE:
         no_gain = (slots >= size) & (goodput < MIN_GAIN * goodput[current])
+        notes[own_choice & brief] = Note.MAY_NOT_LAST
         notes[own_choice & no_gain & ~saves(columns, current, MIN_GAIN)] = Note.NO_GAIN
         if is_young(job, scope.snapshot):
             notes[own_choice & (slots > size)] = Note.TOO_YOUNG

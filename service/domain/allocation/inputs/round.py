@@ -22,7 +22,7 @@ from service.domain.allocation.inputs.notes import (
     is_young,
     notes_of,
 )
-from service.domain.allocation.inputs.recurring import converged_samples, finished_jobs
+from service.domain.allocation.inputs.recurring import converged_samples, finished_jobs, length_classes
 from service.domain.allocation.inputs.searching import Searches, searches_of
 from service.domain.allocation.knapsack.problem import Row
 from service.domain.allocation.knapsack.solver import solve
@@ -99,7 +99,14 @@ class Round:
             digest.update(np.ascontiguousarray(one).tobytes())
         for name in ("current", "weight", "waited_s", "served_slot_s", "changes", "change_s", "remaining"):
             digest.update(getattr(given, name).tobytes())
-        for factor in (given.thrift, given.share, given.done, given.converged, given.stop_s):
+        for factor in (
+            given.thrift,
+            given.share,
+            given.done,
+            given.converged,
+            given.stop_s,
+            given.length_class,
+        ):
             if factor is not None:
                 digest.update(factor.tobytes())
         if given.finished is not None:
@@ -203,6 +210,7 @@ def _given(
         converged=converged_samples(jobs) * worth,
         finished=finished_jobs(scope.snapshot.ended_runs, jobs, worth),
         stop_s=np.array([restart_s(job) for job in jobs], dtype=np.float64),
+        length_class=length_classes(jobs),
     )
 
 

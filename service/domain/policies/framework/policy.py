@@ -68,7 +68,7 @@ class FinishedJobs:
     """Jobs that ended by themselves (E,), oldest first, from which the work of recurring jobs is learned.
 
     Attributes:
-        job_class: (E,) index of the job's class, as in `RoundInput.job_class`; classes without a job in the round
+        job_class: (E,) index of the job's class, as in `RoundInput.length_class`; classes without a job in the round
             have further indices.
         work: (E,) reference samples of the whole job.
         run_s: (E,) seconds that the job held slots; 0 if unknown.
@@ -120,6 +120,8 @@ class RoundInput:
         finished: jobs that ended before; None if nothing is known about them.
         stop_s: (J,) seconds of training that the loss of all slots costs a job, from the order to stop to the first step
             of its next start; None if it is `change_s`.
+        length_class: (J,) index of the job's class among `finished`: jobs of one class that run the same command. None if
+            it is `job_class`.
     """
 
     configurations: Configurations
@@ -146,6 +148,7 @@ class RoundInput:
     converged: FloatArray | None = None
     finished: FinishedJobs | None = None
     stop_s: FloatArray | None = None
+    length_class: IntArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

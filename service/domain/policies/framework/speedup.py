@@ -38,6 +38,11 @@ def known_length(given: RoundInput) -> BoolArray:
     return np.asarray(np.isfinite(given.remaining) & (given.remaining >= 0))
 
 
+def length_class(given: RoundInput) -> IntArray:
+    """Return the index (J,) of each job's class among the ended jobs."""
+    return given.job_class if given.length_class is None else given.length_class
+
+
 def remaining_s(given: RoundInput, goodput: FloatArray, served_s: NumberArray) -> FloatArray:
     """Return the seconds to go (J,) at these goodputs (J,), infinite for a goodput of 0.
 

@@ -4,7 +4,8 @@ The total work of a class has a Dirichlet process as its prior (Ferguson, 1973).
 run times over all classes, which in turn has a heavy tail as its prior: a job served for `t` seconds outlasts
 another `u` seconds with probability `(t + 600) / (t + 600 + u)`. Given the work that a job has done, each ended
 job of its class that took more counts as one, and the prior by its part beyond that work. A name is no proof: the ended
-jobs of a class count from `LEAST_OWN_JOBS` on, and the length that a job declares itself always precedes them.
+jobs of a class count from `LEAST_OWN_JOBS` on, and only those that ran the same command (`RoundInput.length_class`). The
+length that a job declares itself always precedes them.
 
 A job that reports its loss says more of its length than the run times of other classes. Its centre is therefore the
 work at which its loss curve converges, times the distribution over all classes of how far ended jobs trained beyond
@@ -18,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from service.domain.policies.framework.policy import FinishedJobs, RoundInput
-from service.domain.policies.framework.speedup import finite, known_length
+from service.domain.policies.framework.speedup import finite, known_length, length_class
 from service.domain.shared.arrays import FloatArray, IntArray
 
 VALUES: Final = 16
@@ -55,7 +56,7 @@ def work_left(given: RoundInput, per_s: FloatArray) -> FloatArray | None:
     done = served if given.done is None else np.where(given.done > 0, finite(given.done), served)
     left = np.repeat(finite(given.remaining)[:, None], VALUES, axis=1)
     converged = None if given.converged is None else given.converged[rows]
-    left[rows] = _left_of_unknown(finished, given.job_class[rows], done[rows], per_s[rows], converged)
+    left[rows] = _left_of_unknown(finished, length_class(given)[rows], done[rows], per_s[rows], converged)
     return left
 
 

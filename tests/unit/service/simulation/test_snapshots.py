@@ -105,7 +105,7 @@ def test_what_jobs_had_and_what_the_policy_remembers_goes_on() -> None:
         known(ran, late, held={"a": [("n1", 0)]}),
         served={"a": Served(seconds={"cpu": 7000.0}, slot_s=9000.0)},
         policy_state={"budget": {"spent_usd": 2.0}},
-        ended_runs=(EndedRun("default/train", 900.0, 90.0, converged_samples=300.0),),
+        ended_runs=(EndedRun("default/train", 900.0, 90.0, converged_samples=300.0, run="python train.py"),),
     )
     world = picture(snapshot, after_s={"late": 50.0}).world
     assert world.arrivals[0].before == PriorService(

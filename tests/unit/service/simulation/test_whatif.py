@@ -124,7 +124,7 @@ def test_the_loss_curves_of_a_snapshot_order_jobs_of_unknown_length(
     snapshot = replace(
         snapshot,
         class_measurements={"default/a": (measured,), "default/b": (measured,)},
-        ended_runs=(EndedRun("default/old", 2000.0, 200.0, converged_samples=1000.0),),
+        ended_runs=(EndedRun("default/old", 2000.0, 200.0, converged_samples=1000.0, run="python train.py"),),
     )
     found = compare(snapshot, SimulationRequest.model_validate({"seeds": 1}), {})
     starts_s = {one.job_id: one.outcomes[0].start_s for one in found.jobs if one.outcomes[0] is not None}

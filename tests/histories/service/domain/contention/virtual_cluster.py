@@ -133,6 +133,7 @@ class VirtualCluster:
             jobs={life.job.id: life.job for life in present},
             held={SlotKey("n", slot): name for slot, name in self.held.items()},
             measurements={life.job.id: tuple(life.measured.values()) for life in present if life.measured},
+            arrivals=tuple(life.job.submitted_at for life in self.lives.values()),
             served={life.job.id: Served({"cpu": life.served_s}, life.slot_s) for life in present},
             contention=self.rules,
         )

@@ -8,21 +8,22 @@ import numpy as np
 
 from headway.contract.views.jobs import JobProgress
 from headway.contract.views.progress import LossProgress
-from service.domain.allocation.inputs.recurring import ended_by_class, finished_jobs
+from service.domain.allocation.inputs.recurring import ended_by_class, finished_jobs, length_classes
 from service.domain.allocation.inputs.round import build_round
 from service.domain.cluster.snapshot import EndedRun, Measurement
 from tests.unit.service.builders import job_of, node_of, snapshot_of, spec_of
 
+RUN = "python train.py"
 JOBS = [
     job_of("a", spec=spec_of("train-7")),
     job_of("b", spec=spec_of("train-8")),
     job_of("c", spec=spec_of("eval")),
 ]
 ENDED = (
-    EndedRun("default/train", 100.0, 10.0),
-    EndedRun("default/other", 500.0, 20.0, converged_samples=125.0),
-    EndedRun("default/train", 300.0, 30.0),
-    EndedRun("default/eval", 50.0, 40.0),
+    EndedRun("default/train", 100.0, 10.0, run=RUN),
+    EndedRun("default/other", 500.0, 20.0, converged_samples=125.0, run=RUN),
+    EndedRun("default/train", 300.0, 30.0, run=RUN),
+    EndedRun("default/eval", 50.0, 40.0, run=RUN),
 )
 
 
@@ -40,6 +41,18 @@ def test_classes_are_those_of_the_present_jobs_and_work_is_in_their_unit() -> No
     np.testing.assert_equal(by_class["default/train"], ((60.0, 10.0, np.nan), (180.0, 30.0, np.nan)))
     assert by_class["default/other"] == ((0.0, 20.0, 4.0),)
     np.testing.assert_equal(by_class["default/eval"], ((100.0, 40.0, np.nan),))
+
+
+def test_ended_jobs_of_the_same_name_with_another_command_are_another_class() -> None:
+    jobs = [JOBS[0], job_of("b", spec=spec_of("train-8", run=f"{RUN} --epochs 10"))]
+    ended = (
+        *ENDED[:1],
+        replace(ENDED[0], run=f"{RUN} --epochs 10"),
+        replace(ENDED[0], run=f"{RUN} --epochs 90"),
+    )
+    found = finished_jobs(ended, jobs, np.ones(2))
+    assert length_classes(jobs).tolist() == found.job_class[:2].tolist() == [0, 1]
+    assert found.job_class[2] not in length_classes(jobs)
 
 
 def test_without_jobs_or_ended_jobs_the_arrays_are_empty() -> None:
