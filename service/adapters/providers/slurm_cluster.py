@@ -152,7 +152,7 @@ def shapes_in(text: str, names: Set[str]) -> dict[str, Shape]:
 
     Nodes of one shape may differ in cores and memory: each has at least those of the shape.
     """
-    found = {}
+    found: dict[str, Shape] = {}
     for line in text.splitlines():
         if line.count("|") < _SHAPE_FORMAT.count("|"):
             continue
