@@ -14,7 +14,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-money test test-all stress check lint types imports sizes pins pages audit sbom browser format docs reference dist bench faults fuzz clean
+.PHONY: help setup demo demo-slurm demo-money test test-all stress check lint types imports sizes pins pages audit sbom browser format docs reference dist bench faults fuzz clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## train four real jobs on this machine: resize live, kill, pause, drain (a minute or two)
 	$(BIN)/python -m examples.demo
+
+demo-slurm: $(READY) slurm  ## train one job on four nodes of a real Slurm that lose one to another user (as root, two minutes)
+	$(BIN)/python -m benchmarks.slurm_demo
 
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money

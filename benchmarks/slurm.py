@@ -31,9 +31,8 @@ from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobState
 from headway.local.stack import LocalStack
 
 SCRIPT = Path(__file__).parent / "scripts" / "losing.py"
-SLOTS = 4
 _POLL_S = 0.2
-_SETTINGS = {
+SETTINGS = {
     "HEADWAY_PROVIDERS": "slurm",
     "HEADWAY_SLURM_PARTITIONS": "low=0.01",
     "HEADWAY_SLURM_WAIT_S": "3",
@@ -49,30 +48,31 @@ class Pool:
         self._client = client
         self._slurm = slurm
         self.doubles: set[str] = set()
+        self._slots = slurm.nodes * slurm.cpus
         spec = {
             "name": "pooled",
             "workdir": str(SCRIPT.parent),
             "run": f"python {SCRIPT.name} {notes}",
             "market": "spot",
-            "elastic": {"min": 1, "max": SLOTS, "resize": "live"},
+            "elastic": {"min": 1, "max": self._slots, "resize": "live"},
             "checkpoint": {"every": "30s", "grace_s": 10},
             "retry": {"infrastructure": 1000},
         }
         self.job = client.submit(JobSpec.model_validate(spec)).id
 
-    def on_both(self) -> None:
-        """Wait until the job trains on both nodes."""
-        self._client.resize(self.job, SLOTS)
-        self._until("the job on both nodes", lambda: self._nodes() == self._slurm.nodes)
+    def on_all(self) -> None:
+        """Wait until the job trains on all nodes."""
+        self._client.resize(self.job, self._slots)
+        self._until("the job on all nodes", lambda: self._nodes() == self._slurm.nodes)
 
-    def preempt(self) -> float:
+    def preempt(self, user: str = "root") -> float:
         """Let a higher job take a node, return the seconds until it ran, and end it once the job trains on the rest."""
         self._client.resize(self.job, None)  # it takes what there is
         asked_s = time.monotonic()
-        higher = self._slurm.take_nodes(1)
+        higher = self._slurm.take_nodes(1, user)
         self._until("the higher job", lambda: self._state(higher) == "RUNNING")
         left_s = time.monotonic() - asked_s
-        self._until("the job on the other node", lambda: self._nodes() == 1)
+        self._until("the job on the other nodes", lambda: 0 < self._nodes() < self._slurm.nodes)
         self._slurm.command("scancel", higher)
         return left_s
 
@@ -130,14 +130,14 @@ def measure(folder: Path, preemptions: int) -> dict[str, object]:
     """Return the figures of so many preemptions."""
     with slurm_cluster(folder / "slurm", nodes=2, kill_wait_s=30) as slurm:
         os.environ["SLURM_CONF"] = str(slurm.conf)
-        settings = _SETTINGS | {"HEADWAY_SLURM_LOG": str(slurm.folder / "pilot-%j.log")}
+        settings = SETTINGS | {"HEADWAY_SLURM_LOG": str(slurm.folder / "pilot-%j.log")}
         with LocalStack(folder / "stack", agents=0, settings=settings) as stack, stack.client() as client:
             pool = Pool(client, slurm, shared_folder(folder))
             left_s = []
             for _ in range(preemptions):
-                pool.on_both()
+                pool.on_all()
                 left_s.append(pool.preempt())
-            pool.on_both()
+            pool.on_all()
             switches = pool.switches()
             pauses_s = sorted(float(event.data["pause_s"]) for event in switches)
             return {

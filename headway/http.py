@@ -67,6 +67,7 @@ class Http:
         patience_s: time limit for the retries of a request while the service is away.
         transport: transport in place of the network; tests pass their own.
         timer: clock for waits; tests pass their own.
+        ca_file: certificate file (PEM) to trust as well; None: those of the system and of `HEADWAY_CA_FILE`.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Http:
         token: str | None,
         *,
         patience_s: float,
+        ca_file: str | None = None,
         transport: httpx.BaseTransport | None = None,
         timer: Timer = time,
     ) -> None:
@@ -89,7 +91,7 @@ class Http:
                     headers={"Authorization": f"Bearer {token}"} if token else {},
                     timeout=httpx.Timeout(30.0, connect=5.0),
                     transport=transport,
-                    verify=trusted_for(self.url, os.environ),
+                    verify=trusted_for(self.url, os.environ, ca_file),
                     proxy=self._proxy.address if self._proxy else None,
                     trust_env=False,
                 )

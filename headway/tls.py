@@ -21,13 +21,7 @@ def trusted(ca_file: str | None) -> ssl.SSLContext:
     """
     context = httpx.create_ssl_context()
     if ca_file:
-        try:
-            context.load_verify_locations(cafile=ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise HeadwayError(
-                f"{ca_file} cannot be read as a certificate file: {error}.",
-                f"{CA_FILE} must name a readable file in PEM format.",
-            ) from error
+        _load(context, ca_file, f"{CA_FILE} must name a readable file in PEM format.")
     return context
 
 
@@ -36,15 +30,18 @@ def trusted_by(env: Mapping[str, str]) -> ssl.SSLContext:
     return trusted(ca_file_of(env))
 
 
-def trusted_for(url: str, env: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the TLS context for the service at `url`, as `trusted_by` does.
+def trusted_for(url: str, env: Mapping[str, str], own: str | None = None) -> ssl.SSLContext:
+    """Return the TLS context for the service at `url`, as `trusted_by` does, which trusts the file `own` too.
 
     Loading the authorities takes a tenth of a command's time. If no connection uses TLS, return a context
     that trusts nobody.
     """
     proxy = proxy_for(url, env)
     if any(one.lower().startswith("https:") for one in (url, proxy.address if proxy else "")):
-        return trusted_by(env)
+        context = trusted_by(env)
+        if own:
+            _load(context, own, "Run `headway up` again, which writes it.")
+        return context
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -58,3 +55,11 @@ def certificate_hint(error: Exception) -> str:
 def ca_file_of(env: Mapping[str, str]) -> str | None:
     """Return the file of your own authorities if the environment names one."""
     return env.get(CA_FILE, "").strip() or None
+
+
+def _load(context: ssl.SSLContext, ca_file: str, remedy: str) -> None:
+    """Add the authorities of a file. Raise HeadwayError if it cannot be used."""
+    try:
+        context.load_verify_locations(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise HeadwayError(f"{ca_file} cannot be read as a certificate file: {error}.", remedy) from error

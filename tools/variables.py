@@ -109,6 +109,7 @@ AGENT = {
     "HEADWAY_PRIVATE": "Folders that no job may read, separated by colons.",
     "HEADWAY_METADATA": "`ec2`: watch for interruption notices of the provider; `slurm`: SIGTERM and the time limit of its batch job are notices.",
     "HEADWAY_KILL_WAIT_S": "Slurm's `KillWait`, the seconds from SIGTERM to SIGKILL; default: 30.",
+    "HEADWAY_PILOT_TIMES": "Start and end of the batch job in UTC, as `squeue` prints them; default: Slurm's own variables.",
     "HEADWAY_METADATA_URL": "Another metadata service with EC2's paths.",
 }
 

@@ -239,7 +239,7 @@ class Agent:
         assert self._pilot is not None
         assert self._notices is not None
         self._pilot.terminated()
-        self._notices.hurry()
+        self._notices.run_once()  # before an idle agent ends
 
     def _is_over(self) -> bool:
         """Return whether Slurm ends this pilot, and no job is left on it."""

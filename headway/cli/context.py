@@ -69,7 +69,7 @@ NodeName = Annotated[str, typer.Argument(metavar="NODE", help="name or id of a n
 def connect() -> Client:
     """Return a client of the configured service."""
     found = target(os.environ)
-    return Client(found.url, found.token)
+    return Client(found.url, found.token, ca_file=found.ca_file)
 
 
 def _console(*, stderr: bool = False) -> Console:

@@ -95,6 +95,7 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         timer: clock for waits; tests pass their own.
         project: project of look-ups, and of submitted jobs that name none; None: all visible projects, and
             `default`.
+        ca_file: certificate file (PEM) to trust as well, with a `url`.
     """
 
     def __init__(
@@ -106,11 +107,14 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         patience_s: float = 10.0,
         transport: httpx.BaseTransport | None = None,
         timer: Timer = time,
+        ca_file: str | None = None,
     ) -> None:
         if url is None:
             found = target(os.environ)
-            url, token = found.url, token or found.token
-        self._http = Http(url, token, patience_s=patience_s, transport=transport, timer=timer)
+            url, token, ca_file = found.url, token or found.token, found.ca_file
+        self._http = Http(
+            url, token, patience_s=patience_s, transport=transport, timer=timer, ca_file=ca_file
+        )
         self._timer = timer
         self._project: str | None = None
         if project is not None:

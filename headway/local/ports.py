@@ -1,4 +1,4 @@
-"""Ports of this machine's loopback address."""
+"""Ports of this machine, on its loopback address unless another one is given."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 HOST = "127.0.0.1"
 
 
-def is_free(port: int) -> bool:
-    """Return whether a server could listen on this port now."""
-    with socket.socket() as probe:
+def is_free(port: int, host: str = HOST) -> bool:
+    """Return whether a server could listen on this port of an address of this machine now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True

@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit, urlunsplit
 
 from headway.client.client import Client
 from headway.contract.agents import NodeState
@@ -40,6 +42,7 @@ from headway.local.redis import EmbeddedRedis
 from headway.local.rented import RentedMachines, read_offers
 from headway.local.supervisor import Program, Supervisor, end_left_over
 from headway.private_files import write_private
+from headway.tls import CA_FILE
 
 _PID_FILE = "up.pid"
 _READY_FILE = "up.ready"  # exists while everything runs; holds the process id and the URL
@@ -94,6 +97,52 @@ class Stores:
         return cls(*(env.get(name) or None for name in names))
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Rental of other hosts. `address` is the IP address of this machine that they reach."""
+
+    provider: str
+    address: str
+
+    @property
+    def host(self) -> str:
+        """Return the address as URLs have it."""
+        return f"[{self.address}]" if ":" in self.address else self.address
+
+
+def url_of(reach: Reach | None, port: int) -> str:
+    """Return the URL of the API."""
+    return f"http://{HOST}:{port}" if reach is None else f"https://{reach.host}:{port}"
+
+
+class ReturnedMachines:
+    """All rented machines of a provider, as one child of `headway up`: the service rents them, and they end with the stack.
+
+    Args:
+        env: complete environment of the service.
+        log: file to which the output of their return is appended.
+    """
+
+    def __init__(self, env: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        self._env = env
+
+    def start(self) -> None:
+        """Do nothing, since the service rents machines."""
+
+    def alive(self) -> bool:
+        """Return True, so that the supervisor never restarts this child."""
+        return True
+
+    def stop(self) -> None:
+        """Return all machines to their provider, and wait until they are gone."""
+        argv = [*_python("service"), "return-machines"]
+        start = self.log.stat().st_size if self.log.exists() else 0
+        with spawn(argv, self.log, env=self._env, cwd=self.log.parent, start_new_session=True) as returning:
+            if returning.wait() != 0:
+                _log.warning("%s", last_lines(self.log, start=start))
+
+
 class LocalStack(Startable):
     """Postgres, Redis, the API, the scheduler and agents as supervised child processes.
 
@@ -109,6 +158,7 @@ class LocalStack(Startable):
         stores: servers to use in place of the embedded ones.
         prices: slot prices, as in `HEADWAY_PRICES`; None keeps those of the environment.
         rent: offers file for machines that are rented on this one; None rents nothing.
+        reach: how other hosts are rented and reach this one; None: everything listens on loopback only.
         settings: further environment variables of the service.
     """
 
@@ -123,6 +173,7 @@ class LocalStack(Startable):
         stores: Stores = Stores(),
         prices: str | None = None,
         rent: Path | None = None,
+        reach: Reach | None = None,
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.data = data.expanduser().resolve()
@@ -138,11 +189,14 @@ class LocalStack(Startable):
         self._stores = stores
         self._prices = prices
         self._rent = rent
+        self._reach = reach
         self._settings = settings
         self.machines = RentedMachines(self.data / "machines")
         self._supervisor = Supervisor()
         self._lock: int | None = None
         self.url = ""
+        self.ca_file: str | None = None
+        """Certificate file that clients of this stack have to trust; None without TLS."""
         self.token = ""
         self.token_is_new = False
         """True if this start created the token."""
@@ -175,7 +229,7 @@ class LocalStack(Startable):
 
     def client(self) -> Client:
         """Return a client of this stack's service."""
-        return Client(self.url, self.token)
+        return Client(self.url, self.token, ca_file=self.ca_file)
 
     def _take_lock(self) -> None:
         lock = os.open(self.data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -193,24 +247,30 @@ class LocalStack(Startable):
     def _start_all(self) -> None:
         end_left_over(self.logs)
         port = self._port if self._port is not None else free_port()
-        if not is_free(port):
+        host = HOST if self._reach is None else self._reach.address
+        if not is_free(port, host):
             raise LocalError(
-                f"Port {port} is taken by another program.", "End that one, or choose another with --port."
+                f"Port {port} of {host} is taken by another program, or {host} is no address of this machine.",
+                "End that program, or choose another port with --port, or another address with --address.",
             )
-        self.url = f"http://{HOST}:{port}"
+        self.url = url_of(self._reach, port)
+        network = {} if self._reach is None else self._network(self._reach)
         self.token_is_new = not self.token_file.exists()
         self.token = _read_or_store(self.token_file, TOKEN_PREFIX + secrets.token_urlsafe(32))
         join_token = _kept_secret(self.join_token_file)
+        redis_url = self._redis()
         service = {
             **os.environ,  # other settings, such as HEADWAY_LEASE_S, are passed on
             "HEADWAY_DATABASE_URL": self._database(),
-            "HEADWAY_REDIS_URL": self._redis(),
+            "HEADWAY_REDIS_URL": redis_url,
             "HEADWAY_STORAGE_URL": self._stores.storage_url or _folder_url(self.data / "storage"),
             "HEADWAY_JOIN_TOKEN": join_token,
             "HEADWAY_SECRETS_KEY": os.environ.get("HEADWAY_SECRETS_KEY")
             or _kept_secret(self.data / "secrets-key"),
-            "HEADWAY_HOST": HOST,
+            "HEADWAY_HOST": host,
             "HEADWAY_PORT": str(port),
+            **network,
+            **self._gate(redis_url),
             **({} if self._prices is None else {"HEADWAY_PRICES": self._prices}),
             **self._renting(),
             **self._settings,
@@ -218,6 +278,9 @@ class LocalStack(Startable):
         self._prepare(service)
         self._run("api", Program([*_python("service"), "api"], service, self.logs / "api.log"), _Layer.API)
         self._wait_for("api", self._answers, "the API to answer")
+        if self._reach is not None:
+            pilots = ReturnedMachines(service, self.logs / "return.log")
+            self._supervisor.add(f"machines of {self._reach.provider}", pilots, _Layer.AGENTS)
         scheduler = Program([*_python("service"), "scheduler"], service, self.logs / "scheduler.log")
         self._run("scheduler", scheduler, _Layer.SCHEDULER)
         names = [f"local-{number}" for number in range(1, self._agents + 1)]
@@ -249,6 +312,42 @@ class LocalStack(Startable):
         self._supervisor.add("Redis", redis, _Layer.QUEUE)
         return url
 
+    def _network(self, reach: Reach) -> dict[str, str]:
+        """Return the service settings with which other hosts reach it, and make its certificate."""
+        from headway.local.certificates import identity  # noqa: PLC0415  # needs a package of the service
+
+        proof = identity(self.data / "tls", reach.address, datetime.now(UTC))
+        trusted = self.data / "tls" / "trusted.pem"
+        theirs = os.environ.get(CA_FILE, "").strip()
+        others = Path(theirs).read_text(encoding="utf-8") if theirs else ""
+        write_private(trusted, proof.certificate.read_text(encoding="utf-8") + others)
+        self.ca_file = str(proof.certificate)
+        return {
+            "HEADWAY_PROVIDERS": reach.provider,
+            "HEADWAY_PUBLIC_URL": self.url,
+            "HEADWAY_TLS_CERT": str(proof.certificate),
+            "HEADWAY_TLS_KEY": str(proof.key),
+            CA_FILE: str(trusted),
+        }
+
+    def _gate(self, redis_url: str) -> dict[str, str]:
+        """Open the embedded Redis to other hosts, by TLS, and return the setting with its URL for agents."""
+        if self._reach is None or self._stores.redis_url is not None:
+            return {}
+        tls, file = self.data / "tls", self.data / "redis" / "gate-port"
+        port = int(_read_or_store(file, str(free_port())))
+        if not is_free(port, self._reach.address):
+            port = free_port()
+            write_private(file, str(port))
+        inner = urlsplit(redis_url)
+        files = [str(tls / "certificate.pem"), str(tls / "key.pem")]
+        argv = [*_python("headway.local.gate"), self._reach.address, str(port), str(inner.port), *files]
+        env = {name: value for name, value in os.environ.items() if name not in _SERVICE_ONLY}
+        self._run("gate", Program(argv, env, self.logs / "gate.log"), _Layer.QUEUE)
+        place = f"{self._reach.host}:{port}"
+        url = urlunsplit(inner._replace(scheme="rediss", netloc=f":{inner.password}@{place}"))
+        return {"HEADWAY_AGENT_REDIS_URL": url}
+
     def _prepare(self, env: Mapping[str, str]) -> None:
         """Migrate the database, and make our token the token of an admin."""
         _log.info("migrating the database")
@@ -277,10 +376,13 @@ class LocalStack(Startable):
 
     def _agent(self, name: str, join_token: str) -> Program:
         slots, kind = self.share.slots, self.share.device_kind
-        arguments = ["--address", HOST, *(["--slots", str(slots)] if slots is not None else [])]
+        address = HOST if self._reach is None else self._reach.address
+        arguments = ["--address", address, *(["--slots", str(slots)] if slots is not None else [])]
         arguments += [] if kind is None else ["--device-kind", kind]
         env = {name: value for name, value in os.environ.items() if name not in _SERVICE_ONLY}
         env["HEADWAY_JOIN_TOKEN"] = join_token
+        if self.ca_file is not None:
+            env[CA_FILE] = str(self.data / "tls" / "trusted.pem")
         env["HEADWAY_PRIVATE"] = str(self.data)  # the folder holds the stores and every token
         return agent_program(
             name,
@@ -315,7 +417,7 @@ class LocalStack(Startable):
             time.sleep(_POLL_S)
 
     def _answers(self) -> bool:
-        with Client(self.url, self.token, patience_s=0) as client:
+        with Client(self.url, self.token, patience_s=0, ca_file=self.ca_file) as client:
             try:
                 return client.ready()
             except HeadwayError:

@@ -17,6 +17,8 @@ from tests.e2e.conftest import SCRIPTS, Cluster, end_job
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 EPOCHS = 40
+LONG = 10 * EPOCHS
+"""Epochs of a job that outlasts a time limit."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,16 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, slurm: Slurm) -> Iterator[Cluster]:
     """A Headway without nodes of its own, which rents those of the partition."""
-    settings = {
+    with (
+        LocalStack(tmp_path_factory.mktemp("pool"), agents=0, settings=settings_of(slurm)) as stack,
+        stack.client() as client,
+    ):
+        yield Cluster(stack, client)
+
+
+def settings_of(slurm: Slurm) -> dict[str, str]:
+    """Settings of a service that rents the partition."""
+    return {
         "HEADWAY_PROVIDERS": "slurm",
         "HEADWAY_SLURM_PARTITIONS": "low=0.01",
         "HEADWAY_SLURM_LOG": str(slurm.folder / "pilot-%j.log"),
@@ -42,28 +53,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, slurm: Slurm) -> Iterator[
         "HEADWAY_RENT_EVERY_S": "0.5",
         "HEADWAY_IDLE_S": "20",
     }
-    with (
-        LocalStack(tmp_path_factory.mktemp("pool"), agents=0, settings=settings) as stack,
-        stack.client() as client,
-    ):
-        yield Cluster(stack, client)
+
+
+def spec_of(folder: Path, *, least: int, most: int, epochs: int = EPOCHS) -> JobSpec:
+    """A live job, which trains until the file `hurry` is in the folder."""
+    spec = {
+        "name": "pooled",
+        "workdir": str(SCRIPTS),
+        "run": "python patient.py",
+        "env": {"HURRY": str(folder / "hurry"), "EPOCHS": str(epochs)},
+        "market": "spot",
+        "goal": {"objective": "time"},
+        "elastic": {"min": least, "max": most, "resize": "live"},
+        "checkpoint": {"every": "1s", "grace_s": 10},
+        "retry": {"infrastructure": 100},
+    }
+    return JobSpec.model_validate(spec)
 
 
 @pytest.fixture
 def job(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
     """A live job of one to four slots, which trains until its file `hurry` is there."""
-    spec = {
-        "name": "pooled",
-        "workdir": str(SCRIPTS),
-        "run": "python patient.py",
-        "env": {"HURRY": str(tmp_path / "hurry"), "EPOCHS": str(EPOCHS)},
-        "market": "spot",
-        "goal": {"objective": "time"},
-        "elastic": {"min": 1, "max": 4, "resize": "live"},
-        "checkpoint": {"every": "1s", "grace_s": 10},
-        "retry": {"infrastructure": 100},
-    }
-    id_ = cluster.client.submit(JobSpec.model_validate(spec)).id
+    id_ = cluster.client.submit(spec_of(tmp_path, least=1, most=4)).id
     cluster.client.resize(id_, 4)
     yield id_
     end_job(cluster.client, "pooled")
@@ -100,3 +111,33 @@ def test_live_job_loses_a_node_of_the_pool_without_a_step_and_gets_it_back(
     reasons = [one.reason for one in client.machines()]
     assert "SPOT_RECLAIMED" in reasons
     cluster.until(lambda: all(one.state == "gone" for one in client.machines()), "all nodes to be given back")
+
+
+def test_live_job_moves_to_a_successor_before_the_time_limit_of_its_pilot(
+    tmp_path: Path, slurm: Slurm
+) -> None:
+    """The only pilot of the job has three minutes."""
+    slurm.until_idle(slurm.nodes)
+    settings = settings_of(slurm) | {"HEADWAY_SLURM_OPTIONS": "--time=3"}
+    with LocalStack(tmp_path / "limited", agents=0, settings=settings) as stack, stack.client() as client:
+        cluster = Cluster(stack, client)
+        job = client.submit(spec_of(tmp_path, least=2, most=2, epochs=LONG)).id
+        cluster.until(lambda: on_nodes(client, job, 1), "the job on its pilot")
+        (first,) = client.job(job).allocation
+        cluster.until(lambda: len(list(client.machines())) > 1, "a successor")
+        cluster.until(lambda: on_another(client, job, first), "the job on the successor")
+        old, new = sorted(client.machines(), key=lambda one: one.requested_at)[:2]
+        joined_s = (new.requested_at - old.requested_at).total_seconds()
+        (tmp_path / "hurry").touch()
+        done: JobView = cluster.ended(job)
+        assert joined_s < 180, "before the end of the first"
+        assert [one["lost_steps"] for one in switches(client, job)] == [0] * len(switches(client, job))
+        assert (done.attempt, done.progress.lost_samples) == (1, 0)
+        assert (done.progress.epochs_exact, done.progress.epochs_audited) == (LONG, LONG)
+        cluster.until(lambda: all(one.state == "gone" for one in client.machines()), "all to be given back")
+        assert slurm.command("squeue", "--noheader", "--states=timeout", "--format=%i").strip() == ""
+
+
+def on_another(client: Client, job_id: str, node: str) -> bool:
+    job = client.job(job_id)
+    return job.state is JobState.RUNNING and list(job.allocation) not in ([], [node])

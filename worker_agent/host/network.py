@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from headway import routes
+
 
 def own_address(url: str) -> str:
     """Return the address of this host on its route to the service; loopback if the service is on this host.
@@ -15,18 +17,7 @@ def own_address(url: str) -> str:
     Return the host's name if there is no route.
     """
     parts = urlsplit(url)
-    try:
-        found = socket.getaddrinfo(parts.hostname or "127.0.0.1", parts.port or 80, type=socket.SOCK_DGRAM)
-    except OSError:
-        return socket.gethostname()
-    for family, kind, protocol, _, target in found:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.connect(target)  # sends nothing
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
-    return socket.gethostname()
+    return routes.own_address(parts.hostname or "127.0.0.1", parts.port or 80) or socket.gethostname()
 
 
 def interface_of(address: str) -> str | None:

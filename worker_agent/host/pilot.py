@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 from worker_agent.host.metadata import Notice
 
 _LIMIT_NOTICE_S = 180.0
-"""Notice of the time limit in seconds, so that other nodes can take over before it."""
+"""Notice of the time limit in seconds, or a quarter of a shorter limit, so that other nodes can take over before it."""
 
 _LEVELS = {"switch.node": "rack", "block.node": "nvlink"}
 """Level of the part before the node in an address of the topology plugin: a leaf switch, or a block with its own NVLink domain."""
@@ -25,6 +25,7 @@ class PilotLimits:
 
     kill_wait_s: float
     ends_at: datetime | None
+    notice_s: float = _LIMIT_NOTICE_S
 
 
 class Pilot:
@@ -50,7 +51,7 @@ class Pilot:
         if self._killed_at is not None:
             return [Notice(InterruptionKind.TERMINATE, "terminate", self._killed_at)]
         ends_at = self._limits.ends_at
-        if ends_at is not None and self._now() >= ends_at - timedelta(seconds=_LIMIT_NOTICE_S):
+        if ends_at is not None and self._now() >= ends_at - timedelta(seconds=self._limits.notice_s):
             return [Notice(InterruptionKind.TERMINATE, "time limit", ends_at)]
         return []
 
@@ -64,9 +65,32 @@ def pilot_limits(env: Mapping[str, str]) -> PilotLimits:
     Raises:
         HeadwayError: a variable is not a number.
     """
-    kill_wait_s, ends_at_s = _number(env, "HEADWAY_KILL_WAIT_S"), _number(env, "SLURM_JOB_END_TIME")
-    ends_at = datetime.fromtimestamp(ends_at_s, UTC) if ends_at_s else None
-    return PilotLimits(30.0 if kill_wait_s is None else kill_wait_s, ends_at)
+    kill_wait_s = _number(env, "HEADWAY_KILL_WAIT_S")
+    started_at, ends_at = _times(env)
+    notice_s = _LIMIT_NOTICE_S
+    if started_at is not None and ends_at is not None:
+        notice_s = min(_LIMIT_NOTICE_S, (ends_at - started_at).total_seconds() / 4)
+    return PilotLimits(30.0 if kill_wait_s is None else kill_wait_s, ends_at, notice_s)
+
+
+def _times(env: Mapping[str, str]) -> tuple[datetime | None, datetime | None]:
+    """Return start and end of the job: as `squeue` prints them in UTC, else from the variables of newer Slurm."""
+    printed = env.get("HEADWAY_PILOT_TIMES", "").split()
+    if len(printed) == 2:
+        return _moment(printed[0]), _moment(printed[1])
+    started_s, ends_s = _number(env, "SLURM_JOB_START_TIME"), _number(env, "SLURM_JOB_END_TIME")
+    return (
+        datetime.fromtimestamp(started_s, UTC) if started_s else None,
+        datetime.fromtimestamp(ends_s, UTC) if ends_s else None,
+    )
+
+
+def _moment(text: str) -> datetime | None:
+    """Return a time that Slurm prints, or None where it has none."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def labels(env: Mapping[str, str]) -> dict[str, str]:

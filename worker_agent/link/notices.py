@@ -52,22 +52,21 @@ class NoticeWatcher:
         self._stopping = stopping
         self._reported: set[Notice] = set()
         self._unavailable = False
-        self._woken = threading.Event()
-
-    def hurry(self) -> None:
-        """Poll now. Safe in a signal handler."""
-        self._woken.set()
+        self._polling = threading.Lock()
 
     def run(self) -> None:
         """Poll until the agent stops. An unavailable source is polled again without limit."""
         while not self._stopping.is_set():
             self.run_once()
-            self._woken.wait(POLL_S)
-            self._woken.clear()
+            self._stopping.wait(POLL_S)
         self._source.close()
 
     def run_once(self) -> None:
-        """Poll the source once, and report new notices."""
+        """Poll the source once, and report new notices. Thread-safe, but not for a signal handler."""
+        with self._polling:
+            self._poll()
+
+    def _poll(self) -> None:
         try:
             notices = self._source.notices()
         except NoMetadata as error:

@@ -14,7 +14,7 @@ from typing import Self
 
 from headway.contract.values.markets import Market
 from service.adapters.providers import slurm_cluster as slurm
-from service.adapters.providers.slurm_cluster import Config, Pilot, Shape
+from service.adapters.providers.slurm_cluster import Config, Description, Pilot, Shape
 from service.adapters.providers.slurm_commands import NO_SUCH_JOB, SlurmFailed, meaning, run
 from service.adapters.providers.slurm_settings import SlurmSettings, read_slurm_settings
 from service.domain.rental.machines import Found, Machine
@@ -28,13 +28,20 @@ _SCRIPT = """\
 #!/bin/sh
 {setup}
 export HEADWAY_METADATA=slurm HEADWAY_KILL_WAIT_S={kill_wait_s}
+HEADWAY_PILOT_TIMES=$(TZ=UTC squeue --noheader --jobs="$SLURM_JOB_ID" --format='%S %e') && export HEADWAY_PILOT_TIMES
 state=$(mktemp -d "${{SLURM_TMPDIR:-/tmp}}/headway-$SLURM_JOB_ID-XXXXXX") || exit
-trap : TERM  # Slurm signals every process of the job, and the agent decides when it ends
-{agent} --state-dir "$state" &
+{trust}trap : TERM  # Slurm signals every process of the job, and the agent decides when it ends
+{agent} --state-dir "$state/agent" &
 agent=$!
 until wait "$agent"; code=$?; ! kill -0 "$agent" 2>/dev/null; do :; done
 rm -rf "$state"
 exit "$code"
+"""
+_TRUST = """\
+cat >"$state/authority.pem" <<'HEADWAY_END' || exit
+{authority}
+HEADWAY_END
+export HEADWAY_CA_FILE="$state/authority.pem"
 """
 _HAZARD_PER_H = 0.1
 """Expected preemptions per hour of a preemptible node, until this cluster's own leases have shown the rate."""
@@ -49,15 +56,16 @@ class SlurmProvider(Provider):
         self._settings = settings
         self._now = now
         self._prefix = f"headway:{settings.cluster}:"
+        self._described: Description | None = None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str], now: Callable[[], datetime]) -> Self:
         return cls(read_slurm_settings(env), now)
 
     async def offers(self) -> Sequence[Offer]:
-        config, markets = await slurm.config(), await slurm.markets()
-        shapes = await slurm.shapes(self._settings.partitions)
-        return [self._offer(one, markets[one.partition], config) for one in shapes.values()]
+        self._described = None
+        found = await self._description()
+        return [self._offer(one, found.markets[one.partition], found.config) for one in found.shapes.values()]
 
     async def launch(self, machine: Machine, join: JoinBy) -> Found:
         if not await self._of(machine.id):
@@ -108,9 +116,15 @@ class SlurmProvider(Provider):
             f"Slurm lists no job {self._prefix}{machine_id}, or not yet; the service tries again."
         )
 
+    async def _description(self) -> Description:
+        """Return the cluster as the last offers had it: `sbatch` itself refuses what has changed since. Raises: Unavailable."""
+        if self._described is None:
+            self._described = await slurm.described(self._settings.partitions)
+        return self._described
+
     async def _submit(self, machine: Machine, join: JoinBy) -> None:
-        config, markets = await slurm.config(), await slurm.markets()
-        shape = (await slurm.shapes(self._settings.partitions)).get(machine.instance_type)
+        found = await self._description()
+        config, markets, shape = found.config, found.markets, found.shapes.get(machine.instance_type)
         if shape is None or machine.region != config.cluster:
             raise ProviderRefused(
                 f"{machine.instance_type} is not a node of Slurm's cluster {config.cluster}."
@@ -148,7 +162,11 @@ class SlurmProvider(Provider):
     def _script(self, shape: Shape, join: JoinBy, config: Config) -> str:
         slots = f"--slots {shape.slots}{' --device-kind cpu' if shape.kind == 'cpu' else ''}"
         agent = f"{quote(self._settings.python)} -P -m worker_agent --own-jobs --name {quote(join.node_name)} {slots}"
-        return _SCRIPT.format(setup=self._settings.setup, kill_wait_s=config.kill_wait_s, agent=agent)
+        authority = self._settings.authority.strip()
+        trust = _TRUST.format(authority=authority) if authority else ""
+        return _SCRIPT.format(
+            setup=self._settings.setup, trust=trust, kill_wait_s=config.kill_wait_s, agent=agent
+        )
 
     def _offer(self, shape: Shape, market: Market, config: Config) -> Offer:
         usd_per_h = self._settings.partitions[shape.partition] * shape.slots
@@ -180,4 +198,5 @@ class SlurmProvider(Provider):
             billed_from=since,
             billed_to=max(pilot.ended_at or self._now(), since) if ended else None,
             message=pilot.message if ended else "",
+            ends_at=pilot.ended_at if pilot.present else None,
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from headway.contract.values.markets import Market
@@ -73,6 +74,20 @@ class Config:
     kill_wait_s: int
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Settings of the cluster, the market of each partition, and the shapes of nodes by instance type."""
+
+    config: Config
+    markets: dict[str, Market]
+    shapes: dict[str, Shape]
+
+
+async def described(partitions: Iterable[str]) -> Description:
+    """Return what Slurm says about itself and about these partitions. Raises: Unavailable."""
+    return Description(*await asyncio.gather(config(), markets(), shapes(partitions)))
+
+
 async def config() -> Config:
     """Return Slurm's settings. Raises: Unavailable."""
     lines = (
@@ -133,8 +148,11 @@ async def shapes(partitions: Iterable[str]) -> dict[str, Shape]:
 
 
 def shapes_in(text: str, names: Set[str]) -> dict[str, Shape]:
-    """Return the shapes of these partitions in the answer of `sinfo`, in which lines without fields are headings."""
-    found = {}
+    """Return the shapes of these partitions in the answer of `sinfo`, in which lines without fields are headings.
+
+    Nodes of one shape may differ in cores and memory: each has at least those of the shape.
+    """
+    found: dict[str, Shape] = {}
     for line in text.splitlines():
         if line.count("|") < _SHAPE_FORMAT.count("|"):
             continue
@@ -143,7 +161,10 @@ def shapes_in(text: str, names: Set[str]) -> dict[str, Shape]:
             cores = int(cpus.rstrip("+"))
             kind, slots = devices(gres, cores)
             shape = Shape(partition, kind, slots, cores, int(memory_mib.rstrip("+")) << 20)
-            found[shape.instance_type] = shape
+            alike = found.get(shape.instance_type, shape)
+            found[shape.instance_type] = replace(
+                shape, cpus=min(cores, alike.cpus), memory_bytes=min(shape.memory_bytes, alike.memory_bytes)
+            )
     return found
 
 

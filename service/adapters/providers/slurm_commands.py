@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from tempfile import TemporaryFile
 
 from service.domain.shared.errors import HeadwayServiceError, NoCapacity, ProviderRefused, Unavailable
 
 _TIMEOUT_S = 60.0
+_KILLED_S = 5.0
+"""Wait for the end of a killed command. One that hangs in a file system of the network may not end at all."""
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_CLUSTERS", "LD_LIBRARY_PATH")
 """Variables that Slurm's commands get, and batch jobs from them. The service's own secrets are not among them."""
 _UNANSWERED = (
@@ -68,27 +71,30 @@ async def run(command: Sequence[str], *, extra: Mapping[str, str] | None = None,
         "TZ": "UTC",
     }
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=env | dict(extra or {}),
-        )
+        with TemporaryFile() as given:  # a pipe breaks if the command ends before it has read its input
+            given.write(script.encode())
+            given.seek(0)
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=given,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=env | dict(extra or {}),
+            )
     except OSError as error:
         raise Unavailable(
             f"{command[0]} cannot be run ({error.strerror}); install Slurm's commands beside the service."
         ) from error
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            out, err = await process.communicate(script.encode())
+            out, err = await process.communicate()
     except TimeoutError as error:
         raise Unavailable(f"{command[0]} did not end within {_TIMEOUT_S:.0f} s.") from error
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=_KILLED_S)
     if process.returncode:
         raise SlurmFailed(
             command[0], err.decode(errors="replace").strip() or f"exit code {process.returncode}"

@@ -42,6 +42,8 @@ class SlurmSettings:
     """Lines of shell that run on the node before its agent starts."""
     log: str = _LOG
     """File for the agent's output, in the notation of `sbatch --output`."""
+    authority: str = ""
+    """Certificates (PEM) that the agent trusts beside those of its node: the contents of the service's `HEADWAY_CA_FILE`."""
     wait_s: float = _WAIT_S
     """Time that a request may wait in Slurm's queue. Longer means that there are no free nodes."""
 
@@ -57,7 +59,8 @@ def read_slurm_settings(env: Mapping[str, str]) -> SlurmSettings:
         partitions=_partitions(env.get("HEADWAY_SLURM_PARTITIONS", "")),
         python=env.get("HEADWAY_SLURM_PYTHON", "").strip() or sys.executable,
         options=_options(env.get("HEADWAY_SLURM_OPTIONS", "")),
-        setup=_setup(env.get("HEADWAY_SLURM_SETUP", "").strip()),
+        setup=_text_of(env, "HEADWAY_SLURM_SETUP"),
+        authority=_text_of(env, "HEADWAY_CA_FILE"),
         log=env.get("HEADWAY_SLURM_LOG", "").strip() or _LOG,
         wait_s=number_of(env, "HEADWAY_SLURM_WAIT_S", _WAIT_S, 1, _MOST_WAIT_S),
     )
@@ -97,13 +100,15 @@ def _options(text: str) -> tuple[str, ...]:
     return options
 
 
-def _setup(name: str) -> str:
+def _text_of(env: Mapping[str, str], setting: str) -> str:
+    """Return the contents of the file that a setting names; empty if it names none. Raise SettingsError."""
+    name = env.get(setting, "").strip()
     if not name:
         return ""
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"HEADWAY_SLURM_SETUP: {name} cannot be read: {error}.") from error
+        raise SettingsError(f"{setting}: {name} cannot be read: {error}.") from error
 
 
 def _number(text: str) -> float | None:

@@ -58,6 +58,13 @@ class MachineReason(StrEnum):
     GIVEN_BACK = "GIVEN_BACK"
 
 
+SUCCESSOR_S = 600.0
+"""Seconds before the agreed end of a machine at which it no longer counts as capacity to come, so that another is rented.
+
+The agent drains the machine some minutes before the end; until then the other one starts and its agent joins.
+"""
+
+
 ENDED = frozenset({MachineState.GONE, MachineState.FAILED})
 
 
@@ -103,7 +110,8 @@ class Machine:
 class Found:
     """Machine of this cluster in its provider's list. `machine_id` is the tag that its launch set.
 
-    `ended` machines cost nothing any more. `billed_to` is None while the machine is billed.
+    `ended` machines cost nothing any more. `billed_to` is None while the machine is billed. `ends_at` is the time at
+    which the provider will end the machine as agreed, None if it runs until it is returned.
     """
 
     external_id: str
@@ -112,6 +120,14 @@ class Found:
     billed_from: datetime
     billed_to: datetime | None = None
     message: str = ""
+    ends_at: datetime | None = None
+
+    def needs_successor(self, now: datetime) -> bool:
+        """Return whether another machine is to take over soon: `SUCCESSOR_S` before the end, or half of a shorter term."""
+        if self.ended or self.ends_at is None:
+            return False
+        term_s = (self.ends_at - self.billed_from).total_seconds()
+        return (self.ends_at - now).total_seconds() <= min(SUCCESSOR_S, term_s / 2)
 
 
 def paid_until(machine: Machine, now: datetime) -> datetime | None:

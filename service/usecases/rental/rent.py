@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -122,12 +122,14 @@ async def rent(
 ) -> RentResult:
     """Run one pass. A failing provider does not affect the others."""
     plans: dict[str, FleetPlan] = {}
+    due: set[str] = set()
     offers: dict[str, Sequence[Offer]] = {}
     for provider in renting.providers:
         listed = await answered(provider.name, provider.list())
-        plans[provider.name] = await _reconciled(
+        plans[provider.name] = await reconciled(
             transactions, renting, memory, provider, listed, launch, now()
         )
+        due |= {one.machine_id for one in listed or () if one.needs_successor(now())}
         fresh = await answered(provider.name, provider.offers())
         offers[provider.name] = memory.offers.get(provider.name, ()) if fresh is None else fresh
     all_offers = [offer for name in sorted(offers) for offer in offers[name]]
@@ -137,7 +139,7 @@ async def rent(
             await tx.machines.drop_market_limits()
     targets, wanted = RentalTargets(), list[Machine]()
     if renting.providers:
-        targets, wanted = await _wanted(transactions, renting, memory, all_offers, now, usd_per_slot_h)
+        targets, wanted = await _wanted(transactions, renting, memory, all_offers, due, now, usd_per_slot_h)
     limit = asyncio.Semaphore(_CALLS_AT_ONCE)
     calls: list[Awaitable[str]] = []
     for provider in renting.providers:
@@ -170,7 +172,7 @@ async def _limited(limit: asyncio.Semaphore, call: Awaitable[str]) -> str:
         return await call
 
 
-async def _reconciled(
+async def reconciled(
     transactions: Transactions,
     renting: Renting,
     memory: Memory,
@@ -237,15 +239,27 @@ async def _wanted(
     renting: Renting,
     memory: Memory,
     offers: Sequence[Offer],
+    due: Collection[str],
     now: Callable[[], datetime],
     usd_per_slot_h: Mapping[str, float],
 ) -> tuple[RentalTargets, list[Machine]]:
-    """Decide which machines to rent and to return, and commit the new rows."""
+    """Decide which machines to rent and to return, and commit the new rows.
+
+    The machines `due` end soon as agreed: the decision is made as if jobs were leaving them already.
+    """
     async with transactions.begin() as tx:
         snapshot = await tx.rounds.snapshot(now(), usd_per_slot_h)
         nodes = await tx.machines.joined()
         leases = await tx.machines.requested_since(now() - timedelta(hours=REMEMBERED_H))
         machines = await tx.machines.open()
+    leaving = {node.node_id for machine, node in nodes.items() if machine in due}
+    snapshot = replace(
+        snapshot,
+        nodes={
+            id_: replace(node, state=NodeState.DRAINING) if id_ in leaving and node.keeps_jobs else node
+            for id_, node in snapshot.nodes.items()
+        },
+    )
     fleet = Fleet(machines=machines, nodes={machine: node.node_id for machine, node in nodes.items()})
     # Solving is pure computation. It runs in a thread, so that the other loops go on.
     targets = await asyncio.to_thread(_rental_targets, snapshot, fleet, offers, leases, renting, memory)

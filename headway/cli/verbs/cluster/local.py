@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -23,7 +24,8 @@ from headway.contract.values.devices import parse_prices
 from headway.errors import HeadwayError
 from headway.local.guard import Guard
 from headway.local.processes import end, last_lines, open_log, spawn
-from headway.local.stack import LocalStack, Stores, running_url, stop_running
+from headway.local.slurm import address_for_nodes
+from headway.local.stack import LocalStack, Reach, Stores, running_url, stop_running, url_of
 
 _DETACH_TIMEOUT_S = 300.0
 _UP = "Headway is up."
@@ -33,7 +35,9 @@ _Data = Annotated[Path | None, typer.Option(help="data folder; default: $HEADWAY
 
 def up(
     context: typer.Context,
-    agents: Annotated[int, typer.Option(min=0, help="number of agents")] = 1,
+    agents: Annotated[
+        int | None, typer.Option(min=0, help="number of agents; default: 1, and 0 with --provider")
+    ] = None,
     slots: Annotated[
         int | None, typer.Option(min=1, help="slots of each agent; default: its share of this machine")
     ] = None,
@@ -55,6 +59,19 @@ def up(
             metavar="FILE", help="offers of machines to rent, played by this machine; see docs/renting.md"
         ),
     ] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="rent nodes of this machine's Slurm cluster: slurm; see docs/guides/slurm.md"
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IP",
+            help="address of this machine that rented nodes reach; default: the one on its route to them",
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="run in the background")] = False,
 ) -> None:
     """Run all of Headway on this machine: stores, API, scheduler and agents, until Ctrl-C.
@@ -62,21 +79,23 @@ def up(
     HEADWAY_DATABASE_URL, HEADWAY_REDIS_URL and HEADWAY_STORAGE_URL replace the embedded stores.
     """
     cli = of(context)
+    reach = _reach(provider, address, rent)
     stack = LocalStack(
         data or home(os.environ),
-        agents=agents,
+        agents=(1 if reach is None else 0) if agents is None else agents,
         slots=slots,
         device_kind=device_kind,
         port=port,
         stores=Stores.configured(os.environ),
         prices=_parse_price_options(price),
         rent=rent,
+        reach=reach,
     )
     if stack.share.note:
         cli.err.print(Text(stack.share.note, style="yellow"), soft_wrap=True)
     if detach:
         stop = "headway down" if data is None else f"headway down --data {quote(str(data))}"
-        _detach(cli, stack, f"http://127.0.0.1:{port}", stop)
+        _detach(cli, stack, url_of(reach, port), stop)
         return
     _log_to(cli.err)
     _stop_on_signals()
@@ -84,7 +103,7 @@ def up(
         # The guard spares launchers of ranks, which lack its mark: the next `headway up` takes them over.
         with Guard() as guard, stack:
             guard.watch(stack.data / "redis")  # its environment cannot be read: it sets its title
-            save_target(home(os.environ), stack.url, stack.token)
+            save_target(home(os.environ), stack.url, stack.token, stack.ca_file)
             _print_summary(cli, stack, stack.url, "Ctrl-C")
             if stack.token_is_new:
                 _print_token(cli, stack)
@@ -100,6 +119,22 @@ def _detach(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
     _print_summary(cli, stack, url, stop)
     if not known:
         _print_token(cli, stack)
+
+
+def _reach(provider: str | None, address: str | None, rent: Path | None) -> Reach | None:
+    """Return how nodes are rented and reach this machine, or None without `--provider`."""
+    if provider is None:
+        if address is not None:
+            raise typer.BadParameter("is for rented nodes: add --provider", param_hint="--address")
+        return None
+    if provider != "slurm":
+        raise typer.BadParameter(f"{provider} cannot be used here; there is slurm", param_hint="--provider")
+    if rent is not None:
+        raise typer.BadParameter("goes without --provider", param_hint="--rent")
+    try:
+        return Reach(provider, str(ip_address(address)) if address else address_for_nodes())
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}", param_hint="--address") from None
 
 
 def _parse_price_options(prices: list[str] | None) -> str | None:
@@ -197,13 +232,14 @@ class _Progress:
 
 
 def _print_summary(cli: Cli, stack: LocalStack, url: str, stop: str) -> None:
+    trust = f"HEADWAY_CA_FILE={stack.data / 'tls' / 'trusted.pem'} " if url.startswith("https:") else ""
     rows = {
         "service": f"{url}  (its API: {url}/docs)",
         "data": str(stack.data),
         "logs": str(stack.logs),
         "submit": "headway submit JOB.yaml --wait",
         "watch": "headway ps --watch",
-        "join": f'HEADWAY_JOIN_TOKEN="$(cat {stack.join_token_file})" headway agent --name NAME --url {url}',
+        "join": f'{trust}HEADWAY_JOIN_TOKEN="$(cat {stack.join_token_file})" headway agent --name NAME --url {url}',
         "stop": stop,
     }
     cli.out.print(Text(_UP, style="bold green"))

@@ -32,6 +32,10 @@ def test_time_limit_is_a_notice_three_minutes_ahead(before_s: float, notices: in
 def test_limits_come_from_the_script_and_from_slurm() -> None:
     env = {"HEADWAY_KILL_WAIT_S": "45", "SLURM_JOB_END_TIME": str(int(NOW.timestamp()))}
     assert pilot_limits(env) == PilotLimits(45.0, NOW)
+    assert pilot_limits({"HEADWAY_PILOT_TIMES": "2026-11-01T11:58:00 2026-11-01T12:00:00"}) == PilotLimits(
+        30.0, NOW, notice_s=30.0
+    )
+    assert pilot_limits({"HEADWAY_PILOT_TIMES": "2026-11-01T11:58:00 NONE"}) == PilotLimits(30.0, None)
     assert pilot_limits({}) == PilotLimits(30.0, None)
     with pytest.raises(HeadwayError, match="HEADWAY_KILL_WAIT_S"):
         pilot_limits({"HEADWAY_KILL_WAIT_S": "soon"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from service.adapters.providers.slurm_cluster import devices, pilots_in, shapes_in
@@ -34,6 +36,20 @@ def test_settings_name_partitions_with_the_price_of_a_slot() -> None:
     settings = read_slurm_settings(PARTITIONS | {"HEADWAY_SLURM_OPTIONS": "--account='a b' --qos=low"})
     assert settings.partitions == {"scavenger": 0.4, "gpu": 2.0}
     assert settings.options == ("--account=a b", "--qos=low")
+
+
+def test_nodes_of_one_shape_have_at_least_its_cores_and_memory() -> None:
+    lines = [f"gpu|up|{cpus}|{memory}|gpu:a100:4" for cpus, memory in ((64, 2000), (32, 4000), (48, 3000))]
+    found = shapes_in("\n".join(lines), frozenset({"gpu"}))
+    assert [(one.slots, one.cpus, one.memory_bytes) for one in found.values()] == [(4, 32, 2000 << 20)]
+
+
+def test_agents_trust_the_authorities_of_the_service(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("a certificate", encoding="utf-8")
+    settings = read_slurm_settings(PARTITIONS | {"HEADWAY_CA_FILE": str(tmp_path / "ca.pem")})
+    assert settings.authority == "a certificate"
+    with pytest.raises(SettingsError, match="HEADWAY_CA_FILE"):
+        read_slurm_settings(PARTITIONS | {"HEADWAY_CA_FILE": str(tmp_path)})
 
 
 @pytest.mark.parametrize(

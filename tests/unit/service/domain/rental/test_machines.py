@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.rental.machines import ENDED, MachineState, billed_s, cost_usd, paid_until
+from service.domain.rental.machines import ENDED, Found, MachineState, billed_s, cost_usd, paid_until
 from tests.unit.service.builders import NOW, machine_of
 
 
@@ -92,3 +92,21 @@ def test_the_slots_of_a_machine_cost_what_the_machine_costs(usd_per_h: float, sl
 
 def test_a_machine_has_ended_once_it_is_gone_or_never_existed() -> None:
     assert {MachineState.GONE, MachineState.FAILED} == ENDED
+
+
+@pytest.mark.parametrize(
+    ("term_s", "left_s", "needs"),
+    [
+        (3600, 601, False),
+        (3600, 600, True),
+        (180, 91, False),
+        (180, 90, True),
+        (None, 0, False),
+    ],
+)
+def test_machine_needs_a_successor_ten_minutes_or_half_its_term_before_its_end(
+    term_s: int | None, left_s: int, needs: bool
+) -> None:
+    ends_at = None if term_s is None else at(term_s)
+    found = Found(external_id="7", machine_id="m", ended=False, billed_from=NOW, ends_at=ends_at)
+    assert found.needs_successor(at((term_s or 0) - left_s)) is needs
