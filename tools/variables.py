@@ -95,6 +95,18 @@ MONEY = {
     "HEADWAY_SLURM_SETUP": "File with lines of shell that run on a node before its agent.",
     "HEADWAY_SLURM_LOG": "Log of an agent, as in `sbatch --output`.",
     "HEADWAY_SLURM_WAIT_S": "Seconds that a request may wait in Slurm's queue; longer counts as no free node.",
+    "HEADWAY_KUBERNETES_NAMESPACE": "Namespace of pods; default: that of the service's pod or of its kubeconfig.",
+    "HEADWAY_KUBERNETES_IMAGE": "Image of pods, with the agent as its entry point; needed for `kubernetes`.",
+    "HEADWAY_KUBERNETES_SPOT": "`a100=0.90,cpu=0.02`: the USD of a slot for an hour by device kind, in pods that may be preempted; this or the next is needed.",
+    "HEADWAY_KUBERNETES_ON_DEMAND": "The same in pods that nothing preempts.",
+    "HEADWAY_KUBERNETES_SPOT_CLASS": "PriorityClass of spot pods.",
+    "HEADWAY_KUBERNETES_ON_DEMAND_CLASS": "PriorityClass of the others.",
+    "HEADWAY_KUBERNETES_QUEUE": "LocalQueue of Kueue for pods.",
+    "HEADWAY_KUBERNETES_SLOT": "`cpu=8,memory=64Gi`: what a slot requests beside its GPU.",
+    "HEADWAY_KUBERNETES_TOPOLOGY": "`rack=LABEL,zone=LABEL`: labels of nodes that are placement levels.",
+    "HEADWAY_KUBERNETES_POD": "YAML file with further fields of a pod's `spec`.",
+    "HEADWAY_KUBERNETES_GRACE_S": "Seconds from SIGTERM to SIGKILL of a pod.",
+    "HEADWAY_KUBERNETES_WAIT_S": "Seconds that a pod may wait for a node; longer counts as no free node.",
 }
 
 AGENT = {
@@ -107,9 +119,9 @@ AGENT = {
     "HEADWAY_LABELS": "`--labels` ([racks and zones](../guides/mixed-machines.md#racks-and-zones)).",
     "HEADWAY_AGENT_METRICS_LISTEN": "`--metrics-listen`, as `[ADDRESS:]PORT` ([monitoring](../monitoring.md)).",
     "HEADWAY_PRIVATE": "Folders that no job may read, separated by colons.",
-    "HEADWAY_METADATA": "`ec2`: watch for interruption notices of the provider; `slurm`: SIGTERM and the time limit of its batch job are notices.",
-    "HEADWAY_KILL_WAIT_S": "Slurm's `KillWait`, the seconds from SIGTERM to SIGKILL; default: 30.",
     "HEADWAY_PILOT_TIMES": "Start and end of the batch job in UTC, as `squeue` prints them; default: Slurm's own variables.",
+    "HEADWAY_METADATA": "`ec2`: watch for interruption notices of the provider; `slurm`: SIGTERM and the time limit of its batch job are notices; `kubernetes`: SIGTERM is.",
+    "HEADWAY_KILL_WAIT_S": "Seconds from SIGTERM to SIGKILL: Slurm's `KillWait`, or a pod's grace period; default: 30.",
     "HEADWAY_METADATA_URL": "Another metadata service with EC2's paths.",
 }
 

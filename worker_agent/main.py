@@ -202,7 +202,7 @@ class Agent:
         )
 
     def run(self) -> None:
-        """Run the agent until SIGTERM or SIGINT. In a pilot of Slurm, SIGTERM is a notice: it runs until no job is left.
+        """Run the agent until SIGTERM or SIGINT. In a pilot or a pod, SIGTERM is a notice: it runs until no job is left.
 
         Raises:
             HeadwayError: the service refuses this agent, or the launcher does not start.
@@ -242,7 +242,7 @@ class Agent:
         self._notices.run_once()  # before an idle agent ends
 
     def _is_over(self) -> bool:
-        """Return whether Slurm ends this pilot, and no job is left on it."""
+        """Return whether its engine ends this pilot, and no job is left on it."""
         return self._pilot is not None and self._pilot.ends and self._supervisor.idle()
 
     def _end_jobs(self) -> None:

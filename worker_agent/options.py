@@ -35,11 +35,16 @@ use), so that a restart does not help.
 
 On a spot machine, set HEADWAY_METADATA=ec2, or HEADWAY_METADATA_URL to a compatible metadata service. After
 an interruption notice, Headway moves the jobs before the provider takes the machine away. Inside a batch job
-of Slurm, set HEADWAY_METADATA=slurm: SIGTERM is then the notice, and the agent ends when no job is left.
+of Slurm, set HEADWAY_METADATA=slurm, and in a pod HEADWAY_METADATA=kubernetes: SIGTERM is then the notice, and the
+agent ends when no job is left.
 
 example:
   headway agent --url http://10.0.0.1:8123 --token "$HEADWAY_JOIN_TOKEN" --slots 2
 """
+
+
+_PILOTS = frozenset({"slurm", "kubernetes"})
+"""Engines that announce the end of an agent by SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class Options:
     metadata_url: str | None = None
     """URL of the metadata service that announces interruptions; None if there is none."""
     pilot: PilotLimits | None = None
-    """Limits of the batch job of Slurm that this agent is; None outside of Slurm."""
+    """Limits of the batch job of Slurm, or of the pod, that this agent is; None elsewhere."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Topology labels of this host by level."""
     share_gpus: bool = False
@@ -117,15 +122,15 @@ def _metadata_url(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> st
     url, provider = env.get("HEADWAY_METADATA_URL"), env.get("HEADWAY_METADATA")
     if url and urlsplit(url).scheme not in {"http", "https"}:
         parser.error(f"HEADWAY_METADATA_URL: {url!r} is not a URL; write it like {EC2_URL}")
-    if provider not in {None, "", "ec2", "slurm"}:
+    if provider not in {None, "", "ec2", *_PILOTS}:
         parser.error(
-            f"HEADWAY_METADATA: {provider!r} is not supported; the supported values are ec2 and slurm"
+            f"HEADWAY_METADATA: {provider!r} is not supported; the supported values are ec2, slurm and kubernetes"
         )
     return url or (EC2_URL if provider == "ec2" else None)
 
 
 def _pilot(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> PilotLimits | None:
-    if env.get("HEADWAY_METADATA") != "slurm":
+    if env.get("HEADWAY_METADATA") not in _PILOTS:
         return None
     try:
         return pilot.pilot_limits(env)

@@ -14,6 +14,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from benchmarks.engines import kubernetes_cluster as kube
 from benchmarks.engines.slurm_cluster import INSTALLED, MISSING, Slurm, slurm_cluster
 from headway.contract.agents import NodeState, SlotInfo
 from headway.contract.spec import JobSpec
@@ -32,6 +33,9 @@ __all__ = ["ec2", "ec2_clients"]
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 BUCKET = "headway"
+AGENT = "headway-agent:test"
+AGENT_ENTRY = ("sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait")
+"""Image of pods and its entry point, which ends on SIGTERM as an idle agent does. The agent itself is tried in `tests/chaos`."""
 _PREFIXES = count()
 
 
@@ -45,6 +49,16 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         pytest.MonkeyPatch.context() as environment,
     ):
         environment.setenv("SLURM_CONF", str(cluster.conf))
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kube.Kubernetes]:
+    """A real control plane with two nodes."""
+    if not kube.INSTALLED:
+        pytest.skip(kube.MISSING)
+    with kube.kubernetes_cluster(tmp_path_factory.mktemp("kubernetes"), nodes=2) as cluster:
+        cluster.images[AGENT] = AGENT_ENTRY
         yield cluster
 
 

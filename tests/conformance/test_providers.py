@@ -1,4 +1,4 @@
-"""`Provider` over machines that this one plays, over EC2 and over Slurm: one behaviour."""
+"""`Provider` over machines that this one plays, over EC2, over Slurm and over Kubernetes: one behaviour."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.engines.kubernetes_cluster import LOW, NAMESPACE, Kubernetes
 from benchmarks.engines.slurm_cluster import Slurm
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.markets import Market
 from headway.local.rented import machine_folders
+from service.adapters.providers.kubernetes import KubernetesProvider
 from service.adapters.providers.local import LocalProvider
 from service.adapters.providers.slurm import SlurmProvider
 from service.domain.rental.machines import Found, Machine, MachineState
 from service.domain.shared.errors import NoCapacity, ProviderRefused
 from service.usecases.ports.rental import JoinBy, Provider
+from tests.conformance.conftest import AGENT
 from tests.conformance.ec2_rig import Ec2Rig
 from tests.waiting import until
 
@@ -86,7 +89,7 @@ class Rig:
         return found
 
 
-@pytest.fixture(params=["local", "ec2", "slurm"])
+@pytest.fixture(params=["local", "ec2", "slurm", "kubernetes"])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     if request.param == "ec2":
         yield ec2_rig(request.getfixturevalue("ec2"))
@@ -96,6 +99,11 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
         yield slurm_rig(slurm)
         slurm.command("scancel", "--user=root")
         slurm.until_idle(slurm.nodes)
+        return
+    if request.param == "kubernetes":
+        kubernetes = request.getfixturevalue("kubernetes")
+        yield kubernetes_rig(kubernetes)
+        kubernetes.clear()
         return
     rig = local_rig(tmp_path)
     yield rig
@@ -148,6 +156,38 @@ def slurm_rig(slurm: Slurm) -> Rig:
         run_out=run_out,
         elsewhere=provider("another"),
         firm_type=f"high/cpu:{slurm.cpus}",
+    )
+
+
+def kubernetes_rig(kubernetes: Kubernetes) -> Rig:
+    async def vanish(found: Found) -> None:
+        kubernetes.delete(found.external_id, grace_s=0)
+
+    def run_out() -> None:
+        for _ in range(kubernetes.nodes):
+            kubernetes.occupy()
+
+    def provider(cluster: str) -> KubernetesProvider:
+        env = {
+            "KUBECONFIG": str(kubernetes.kubeconfig),
+            "HEADWAY_CLUSTER": cluster,
+            "HEADWAY_KUBERNETES_IMAGE": AGENT,
+            "HEADWAY_KUBERNETES_SPOT": "cpu=0.05",
+            "HEADWAY_KUBERNETES_SPOT_CLASS": LOW,
+            "HEADWAY_KUBERNETES_ON_DEMAND": "cpu=0.2",
+            "HEADWAY_KUBERNETES_WAIT_S": "5",
+        }
+        return KubernetesProvider.from_env(env, lambda: datetime.now(UTC))
+
+    return Rig(
+        provider=provider("one"),
+        instance_type=f"cpu:{kubernetes.cpus}",
+        slots=kubernetes.cpus,
+        device_kind="cpu",
+        region=NAMESPACE,
+        vanish=vanish,
+        run_out=run_out,
+        elsewhere=provider("another"),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,23 +11,10 @@ from typing import Any, TypeVar
 
 from headway.contract.agents import DEVICE_CPU, SlotInfo
 from headway.contract.health import DeviceHealth
-from headway.contract.values.devices import is_cpu
+from headway.contract.values.devices import is_cpu, kind_name
 from headway.errors import HeadwayError
 
 T = TypeVar("T")
-_BRANDS = re.compile(r"\b(nvidia|amd|tesla|geforce|quadro|graphics|generation|instinct)\b", re.IGNORECASE)
-_VARIANT = re.compile(r"^(sxm\d*|pcie|hbm\d*e?|nvl|\d+gb?|oam)$", re.IGNORECASE)
-
-
-def kind_name(product: str) -> str:
-    """Return the device kind for an NVML product name: the family, without vendor, form factor and memory size.
-
-    `NVIDIA A100-SXM4-80GB` is `a100`, `NVIDIA GeForce RTX 4090` is `rtx4090`, `Tesla T4` is `t4`.
-    """
-    words = re.split(r"[\s\-_/]+", _BRANDS.sub(" ", product).strip())
-    kept = [word for word in words if word and not _VARIANT.match(word)]
-    name = re.sub(r"[^a-z0-9.]", "", "".join(kept).lower()).lstrip(".")
-    return name[:63] or "gpu"
 
 
 def find_slots(

@@ -1,4 +1,4 @@
-"""Notices of Slurm to the batch job that this agent is: the signal before its end, and its time limit."""
+"""Notices to an agent that is a batch job of Slurm or a pod: the signal before its end, and Slurm's time limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class PilotLimits:
-    """Times that Slurm gives a pilot. `ends_at` is None if its time is not limited, or not known."""
+    """Times that Slurm or Kubernetes gives a pilot. `ends_at` is None if its time is not limited, or not known."""
 
     kill_wait_s: float
     ends_at: datetime | None
@@ -29,7 +29,10 @@ class PilotLimits:
 
 
 class Pilot:
-    """Batch job of Slurm around this agent. Slurm sends SIGTERM to all of its processes, and SIGKILL `kill_wait_s` later."""
+    """Batch job of Slurm, or pod, around this agent: SIGKILL follows `kill_wait_s` after SIGTERM.
+
+    Slurm signals all processes of the job, Kubernetes the first of the container.
+    """
 
     def __init__(self, limits: PilotLimits, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._limits = limits
@@ -38,7 +41,7 @@ class Pilot:
 
     @property
     def ends(self) -> bool:
-        """Return whether Slurm has begun to end the pilot."""
+        """Return whether Slurm or Kubernetes has begun to end the pilot."""
         return self._killed_at is not None
 
     def terminated(self) -> None:
@@ -47,7 +50,7 @@ class Pilot:
             self._killed_at = self._now() + timedelta(seconds=self._limits.kill_wait_s)
 
     def notices(self) -> list[Notice]:
-        """Return the notice of the pilot's end, once Slurm has begun it or its time limit is near."""
+        """Return the notice of the pilot's end, once it has begun or its time limit is near."""
         if self._killed_at is not None:
             return [Notice(InterruptionKind.TERMINATE, "terminate", self._killed_at)]
         ends_at = self._limits.ends_at

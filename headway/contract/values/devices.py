@@ -19,6 +19,19 @@ KNOWN_DEVICE_KINDS = frozenset(
 """Device kinds that a job may request before a node with one has joined; kinds of joined nodes are added."""
 
 MOST_USD_PER_SLOT_H = 10_000.0
+_BRANDS = re.compile(r"\b(nvidia|amd|tesla|geforce|quadro|graphics|generation|instinct)\b", re.IGNORECASE)
+_VARIANT = re.compile(r"^(sxm\d*|pcie|hbm\d*e?|nvl|\d+gb?|oam)$", re.IGNORECASE)
+
+
+def kind_name(product: str) -> str:
+    """Return the device kind for an NVML product name: the family, without vendor, form factor and memory size.
+
+    `NVIDIA A100-SXM4-80GB` is `a100`, `NVIDIA GeForce RTX 4090` is `rtx4090`, `Tesla T4` is `t4`.
+    """
+    words = re.split(r"[\s\-_/]+", _BRANDS.sub(" ", product).strip())
+    kept = [word for word in words if word and not _VARIANT.match(word)]
+    name = re.sub(r"[^a-z0-9.]", "", "".join(kept).lower()).lstrip(".")
+    return name[:63] or "gpu"
 
 
 def is_cpu(kind: str) -> bool:

@@ -91,7 +91,7 @@ def test_a_provider_that_is_not_named_is_not_imported(tmp_path: Path) -> None:
 
 def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     points = package(tmp_path, "acme", "providers", half=f"{HERE}:HalfAProvider")
-    with pytest.raises(SettingsError, match="ec2, half, local, slurm, static"):
+    with pytest.raises(SettingsError, match="ec2, half, kubernetes, local, slurm, static"):
         providers_of(["azure"], {}, wall_now, points)
 
 

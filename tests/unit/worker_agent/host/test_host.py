@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headway.contract.values.devices import KNOWN_DEVICE_KINDS
+from headway.contract.values.devices import KNOWN_DEVICE_KINDS, kind_name
 from headway.errors import HeadwayError
-from worker_agent.devices.inventory import find_slots, kind_name
+from worker_agent.devices.inventory import find_slots
 from worker_agent.options import parse
 
 ARGUMENTS = ["--url", "http://127.0.0.1:8123", "--token", "t", "--name", "n"]
