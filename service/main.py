@@ -24,9 +24,9 @@ from fastapi import FastAPI
 from redis.exceptions import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
-from headway.tls import trusted
 from headway.contract.standstills import Standstill
 from headway.standstill import LoopWatch
+from headway.tls import trusted
 from headway.tracing import Sends
 from service.adapters.keyring import ring_of
 from service.adapters.oidc import provider_of
