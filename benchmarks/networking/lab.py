@@ -14,6 +14,7 @@ from benchmarks.cluster import wait_for_nodes, wait_for_success
 from benchmarks.faulting import checker
 from benchmarks.faulting.evidence import read_journal, read_result
 from benchmarks.faulting.users import SCRIPTS
+from benchmarks.faulting.histories import History
 from benchmarks.faulting.watching import Watcher
 from benchmarks.networking.cluster import Network, NetworkHost, network
 from benchmarks.networking.namespaces import Namespace
@@ -62,7 +63,10 @@ class HostLab:
         self.jobs: dict[str, str] = {}
         """Ids of submitted jobs by name, without those that are cancelled."""
         self._watcher = Watcher(
-            journals, net.stack.data / "storage", Client(net.stack.url, net.stack.token, patience_s=0)
+            journals,
+            net.stack.data / "storage",
+            Client(net.stack.url, net.stack.token, patience_s=0),
+            History(time.monotonic),
         )
 
     def add_host(self, name: str) -> NetworkHost:
