@@ -13,8 +13,8 @@ from typing import TypeVar
 from benchmarks.cluster import wait_for_nodes, wait_for_success
 from benchmarks.faulting import checker
 from benchmarks.faulting.evidence import read_journal, read_result
-from benchmarks.faulting.users import SCRIPTS
 from benchmarks.faulting.histories import History
+from benchmarks.faulting.users import SCRIPTS
 from benchmarks.faulting.watching import Watcher
 from benchmarks.networking.cluster import Network, NetworkHost, network
 from benchmarks.networking.namespaces import Namespace
