@@ -79,6 +79,8 @@ class JobArrays(TypedDict, total=False):
     """Size that a rigid scheduler would give the job. Default: 1."""
     job_class: ArrayLike
     """Index of the job's class: jobs of one class have the same speedups and sizes. Default: 0."""
+    length_class: ArrayLike
+    """Index of the job's class among the ended jobs. Default: `job_class`."""
     thrift: ArrayLike
     """Factor (J, C) from 0 to 1 on the worth of a configuration, for the price of its market. Default: 1."""
     share: ArrayLike
@@ -99,7 +101,7 @@ class FinishedArrays(TypedDict, total=False):
     """Jobs that ended by themselves (E,), oldest first, from which the work of jobs of unknown length is learned."""
 
     job_class: Required[ArrayLike]
-    """Class of each ended job, numbered as the classes of the present jobs."""
+    """Class of each ended job, numbered as `length_class` of the present jobs."""
     work: ArrayLike
     """Reference samples of the whole job, 0 where unknown. Default: 0."""
     run_s: ArrayLike
@@ -239,6 +241,9 @@ def _job_arrays(given: JobArrays, shape: tuple[int, ...], kinds: int) -> dict[st
         "remaining": _numbers("remaining", given.get("remaining", np.nan), (jobs,), or_nan=True),
         "requested_slots": _whole("requested_slots", given.get("requested_slots", 1), jobs, at_least=1),
         "job_class": _whole("job_class", given.get("job_class", 0), jobs),
+        "length_class": None
+        if "length_class" not in given
+        else _whole("length_class", given["length_class"], jobs),
         "thrift": None if "thrift" not in given else _numbers("thrift", given["thrift"], shape),
         "share": None if "share" not in given else _numbers("share", given["share"], shape[:1]),
         "seats": None

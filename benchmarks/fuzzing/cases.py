@@ -253,7 +253,7 @@ class Maker:
             if self._dice.random() < 0.15:
                 del holder[key]
             else:
-                holder[key] = self._dice.choice([*_ODD, holder[key], [holder[key]]])
+                holder[key] = copy.deepcopy(self._dice.choice([*_ODD, holder[key], [holder[key]]]))
         return made
 
     def _bytes(self, value: Any) -> bytes:

@@ -56,7 +56,7 @@ def save_target(folder: Path, url: str, token: str, ca_file: str | None = None) 
     """Write the file that `target` reads, with access for this user only."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / CLIENT_FILE
-    write_private(file, json.dumps({"url": url, "token": token, "ca_file": ca_file}))
+    write_private(file, json.dumps({"url": url, "token": token} | ({"ca_file": ca_file} if ca_file else {})))
     return file
 
 

@@ -7,6 +7,10 @@ import socket
 HOST = "127.0.0.1"
 
 
+ANY_PORT = 0
+"""Port of which the kernel makes one that is free."""
+
+
 def is_free(port: int, host: str = HOST) -> bool:
     """Return whether a server could listen on this port of an address of this machine now."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:

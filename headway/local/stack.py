@@ -27,7 +27,7 @@ from headway.contract.views.identity import TOKEN_PREFIX
 from headway.errors import HeadwayError
 from headway.local.agents import agent_program
 from headway.local.devices import gpu_count, share
-from headway.local.ports import HOST, free_port, is_free
+from headway.local.ports import ANY_PORT, HOST, free_port, is_free
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import (
     LocalError,
@@ -248,10 +248,13 @@ class LocalStack(Startable):
         end_left_over(self.logs)
         port = self._port if self._port is not None else free_port()
         host = HOST if self._reach is None else self._reach.address
+        if not is_free(ANY_PORT, host):
+            raise LocalError(
+                f"{host} is no address of this machine.", "Give one that the nodes reach with --address."
+            )
         if not is_free(port, host):
             raise LocalError(
-                f"Port {port} of {host} is taken by another program, or {host} is no address of this machine.",
-                "End that program, or choose another port with --port, or another address with --address.",
+                f"Port {port} is taken by another program.", "End that one, or choose another with --port."
             )
         self.url = url_of(self._reach, port)
         network = {} if self._reach is None else self._network(self._reach)

@@ -178,7 +178,8 @@ def test_a_job_with_a_group_of_its_own_is_not_changed_in_place(job: Callable[...
     counted.arguments = [*counted.arguments, "--result", str(counted.folder)]
     live = Live(counted)
     live.start(2, steps=2)
-    assert [one.live for one in live.until(lambda: live.messages(FirstStep))] == [False] * 2
+    live.until(lambda: len(live.messages(FirstStep)) == 2)
+    assert not any(one.live for one in live.messages(FirstStep))
     assert "has made 1 process group with dist.new_group" in live.output()
 
 

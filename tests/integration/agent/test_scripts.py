@@ -164,7 +164,7 @@ def test_words_without_a_newline_of_a_killed_script_are_in_its_log(shared: StubS
     script = "import os\nprint('. . .', end=' ')\nprint('last words', end='')\nos.kill(os.getpid(), 9)"
     shared.run("dots", "python dots.py", bundle=shared.add_bundle({"dots.py": script}))
     shared.exits("dots")
-    assert ". . . last words" in shared.log("dots")
+    shared.wait_log("dots", ". . . last words")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_terms_by_hand() -> None:
     assert choices.utility[0].tolist() == pytest.approx([-1.0, -2 / 3, -np.inf])
     assert choices.utility[1].tolist() == pytest.approx([-2.0, -1.0, -2 / 3])
     assert choices.idle.tolist() == pytest.approx([-1.1, -2.2])
-    assert choices.unit == "normalised goodput ** p"
+    assert choices.unit == "normalised goodput weighted by fairness"
 
 
 def test_the_smallest_goodput_counts_although_it_is_not_allowed_now() -> None:
