@@ -39,7 +39,10 @@ def environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """Return a value of a template in which no control or format character acts on the page."""
+    """Return a value of a template in which no control or format character acts on the page.
+
+    What a form sends back stays as it was entered: templates pass it through `e`, whose result is no plain string.
+    """
     return visible(value) if type(value) is str else value
 
 

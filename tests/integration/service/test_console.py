@@ -257,3 +257,9 @@ async def test_a_format_character_in_a_command_does_not_act_on_the_page(harness:
     await harness.submit(run="echo a\u202eb")
     page = (await harness.client.get("/jobs/job")).text
     assert "\u202e" not in page
+
+
+async def test_a_form_shows_what_was_entered_unchanged(harness: Harness) -> None:
+    entered = "name: [\r\nrun: echo a\u202eb\r\n"
+    page = (await harness.client.post("/submit", data={"job": entered, "act": "forecast"})).text
+    assert "echo a\u202eb\r\n" in page
