@@ -158,6 +158,9 @@ class Live:
         """Wait for a condition; what it was in the end."""
         give_up_s = time.monotonic() + PATIENCE_S
         while not (found := condition()):
+            ended = bool(self.processes) and all(one.code is not None for one in self.processes.values())
+            if ended and not (found := condition()):
+                raise AssertionError(f"all ranks have ended:\n{self.output()}")
             if time.monotonic() > give_up_s:
                 hung = [one for one in self.processes.values() if one.code is None]
                 if hung:
