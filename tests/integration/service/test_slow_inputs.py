@@ -30,7 +30,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 ZEROS = gzip.compress(bytes(1 << 20), 9)
-QUERIES = {"cursor": 422, "name": 200, "state": 422, "project": 404, "after": 200, "search": 200}
+QUERIES = {"cursor": 422, "name": 200, "state": 422, "project": 200, "after": 200, "search": 200}
 """Parameters of a listing, and the status that a long word in each causes."""
 
 
@@ -116,16 +116,20 @@ JOB_FILES = {
 }  # fmt: skip
 """Job files with what their parser says about them; empty for a valid one."""
 BODIES = {
-    "nested": b"[" * 900_000,
-    "objects": b'{"a":' * 150_000,
-    "number": b'{"name": ' + b"9" * 900_000 + b"}",
-    "keys": json.dumps({f"k{n}": n for n in range(60_000)}).encode(),
-    "escapes": b'{"name":"' + b"\\u0041" * 150_000 + b'"}',
+    "nested": (b"[" * 900_000, 400),
+    "objects": (b'{"a":' * 150_000, 400),
+    "number": (b'{"name": ' + b"9" * 900_000 + b"}", 400),
+    "keys": (json.dumps({f"k{n}": n for n in range(60_000)}).encode(), 413),
+    "fewer_keys": (json.dumps({f"k{n}": n for n in range(19_000)}).encode(), 422),
+    "late_nul": (json.dumps({f"k{n}": "word" for n in range(18_000)} | {"run": "\x00"}).encode(), 422),
+    "long_text_with_nul": (json.dumps({"name": "x" * 900_000, "run": "\x00"}).encode(), 422),
+    "escapes": (b'{"name":"' + b"\\u0041" * 150_000 + b'"}', 422),
 }
+"""Bodies with the status of their answer: 400 from the parser of JSON, 422 from that of the fields, 413 after a count of them."""
 WORDS = {
     "zeros": "0" * 6_000,
-    "percent": "%" * 6_000,
-    "backslashes": "\\" * 6_000,
+    "percent": "%" * 2_500,
+    "backslashes": "\\" * 2_500,
     "stars": "*a" * 3_000,
     "spaces": " " * 6_000 + "x",
     "dots": "." * 6_000,
@@ -140,14 +144,16 @@ class Sender:
 
     client: httpx.AsyncClient
     sent: list[tuple[str, float, float]] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    """Answers other than those of the parsers, such as of a check that refused the input before."""
 
     async def send(self, name: str, method: str, path: str, status: int, says: str = "", **what: Any) -> None:
-        """Send an input. Its status and text must be those that its parser causes, so that it was not refused before."""
+        """Send an input that its parser answers with this status and text."""
         began_s = time.time()
         answer = await self.client.request(method, path, **what)
         self.sent.append((name, began_s, time.time()))
-        assert answer.status_code == status, (name, answer.status_code, answer.text[:500])
-        assert says in answer.text, (name, answer.text[:500])
+        if answer.status_code != status or says not in answer.text:
+            self.unexpected.append(f"{name}: {answer.status_code}, not {status} {says}: {answer.text[:200]}")
 
     def during(self, one: Standstill) -> str:
         """Return the names of the inputs that were under way in a standstill. Its time is that of its end."""
@@ -166,9 +172,9 @@ async def send_all(sender: Sender, service: Running) -> None:
         await send(f"page {name}", "POST", "/submit", 422 if says else 303, says, data={"job": text})
         long = {"name": "job", "run": text}
         await send(f"json {name}", "POST", "/api/v1/jobs", 422 if len(text) > 16_384 else 201, json=long)
-    for name, body in BODIES.items():
-        await send(f"body {name}", "POST", "/api/v1/jobs", 422, content=body, headers=JSON)
-        await send(f"budget {name}", "PUT", "/api/v1/budgets/cap", 422, content=body, headers=JSON)
+    for name, (body, status) in BODIES.items():
+        await send(f"body {name}", "POST", "/api/v1/jobs", status, content=body, headers=JSON)
+        await send(f"budget {name}", "PUT", "/api/v1/budgets/cap", status, content=body, headers=JSON)
     fields = "&".join(f"f{n}=x" for n in range(100_000))
     await send(
         "form of many bytes", "POST", "/submit", 413, "bytes at most", content=fields.encode(), headers=FORM
@@ -258,10 +264,12 @@ async def test_slow_inputs_never_make_the_loop_stand_still(
     async with running(database_url, redis_url, tmp_path) as service:
         sender = Sender(service.client)
         await send_all(sender, service)
+        assert not sender.unexpected, "\n".join(sender.unexpected)
         await asyncio.gather(*(service.client.get("/livez") for _ in range(3)))
         if await service.stood():
             await until(service.shared)
-        assert [
+        slow = [
             f"{one.stood_s} s during {sender.during(one)}: {' < '.join(one.stack[::-1][:8])}"
             for one in await service.standstills()
-        ] == []
+        ]
+        assert not slow, "\n".join(slow)
