@@ -246,7 +246,8 @@ def _dump(redis: Redis) -> dict[bytes, tuple[int, bytes]]:
     keys = list(redis.scan_iter())
     with redis.pipeline() as pipeline:
         for key in keys:
-            pipeline.pttl(key).dump(key)
+            pipeline.pttl(key)
+            pipeline.dump(key)
         found = pipeline.execute()
     read = zip(keys, found[::2], found[1::2], strict=True)
     return {key: (max(ends_ms, 0), value) for key, ends_ms, value in read if value is not None}

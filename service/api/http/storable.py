@@ -48,8 +48,8 @@ class StorableText:
                 is_suspect = _SUSPECT.search(body) is not None or body.count(b",") > MOST_VALUES
                 where = _place_in_body(body) if is_suspect else None
                 receive = _again(messages, receive)
-        except TooLarge as error:
-            await service_error(Request(scope), error)(scope, receive, send)
+        except TooLarge as excess:
+            await service_error(Request(scope), excess)(scope, receive, send)
             return
         if where is None:
             await self._app(scope, receive, send)
