@@ -22,7 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -138,7 +138,9 @@ class Run:
         self._targets = targets
         self._maker = maker
         self._until_s = until_s
-        self._parsers = ThreadPoolExecutor(1)
+        self._parsers = ProcessPoolExecutor(
+            1
+        )  # of its own, so that a slow input does not hold up the requests
         self.cases: Counter[str] = Counter()
         self.problems: list[Problem] = []
 
@@ -163,7 +165,7 @@ class Run:
                 return await check_request(case, target)
             case Surface.ARCHIVES:
                 return await loop.run_in_executor(self._parsers, check_archive, case)
-        return check_parser(case)
+        return await loop.run_in_executor(self._parsers, check_parser, case)
 
 
 def main() -> None:

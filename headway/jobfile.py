@@ -36,6 +36,8 @@ MOST_CHARACTERS = 65_536
 """Length of a text that a service parses for somebody."""
 _MOST_OF_FILE = 1_048_576
 """Length of a file, with room for the largest environment."""
+_MOST_LINES = 20
+"""Wrong fields that an error lists. Nobody reads more, and a file of wrong fields would take long to explain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +172,25 @@ class _Problems:
     set_by: Mapping[Location, str]
 
     def lines(self, errors: Sequence[ErrorDetails]) -> Iterator[str]:
-        """Yield one line per wrong field, in the order of the file."""
-        messages: dict[Location, list[str]] = {}
+        """Yield one line per wrong field, in the order of the file, for at most `_MOST_LINES` of them."""
+        found: dict[Location, list[ErrorDetails | str]] = {}
         odd = dict(self.source.odd_numbers)
         for problem in errors:
             field = _file_location(problem["loc"], self.document)
             if problem["type"] in {"string_type", "extra_forbidden"}:
                 odd.pop(field, None)  # as a number it would be wrong too
-            messages.setdefault(field, []).append(_message(problem, field))
-        messages |= {field: [message] for field, message in odd.items()}
-        for field in sorted(messages, key=lambda one: line_of(one, self.source.lines)):
-            if any(other[: len(field)] == field != other for other in messages):
-                continue  # an alternative of a union: the complaint about its contents says more
-            yield self.line(field, ", or ".join(messages[field]))
+            found.setdefault(field, []).append(problem)
+        found |= {field: [message] for field, message in odd.items()}
+        groups = {field[:n] for field in found for n in range(len(field))}
+        # A group is an alternative of a union: the complaint about its contents says more.
+        fields = sorted(
+            (one for one in found if one not in groups), key=lambda one: line_of(one, self.source.lines)
+        )
+        for field in fields[:_MOST_LINES]:
+            said = (one if isinstance(one, str) else _message(one, field) for one in found[field])
+            yield self.line(field, ", or ".join(said))
+        if len(fields) > _MOST_LINES:
+            yield f"{self.source.name}: {len(fields) - _MOST_LINES:,} more fields are wrong"
 
     def line(self, field: Location, message: str) -> str:
         """Return the message about a field, with the place where its value stands."""

@@ -1,14 +1,16 @@
 """Watch of a program's main loop: a thread that notices when the loop stands still, and names the stack that holds it.
 
-The watcher posts a call to the loop every `EVERY_S` and waits for its execution. A standstill counts only as far as this
+The watcher looks every `EVERY_S`. Unless the loop waits for events, it posts a call and waits for its execution. A standstill counts only as far as this
 process caused it. Time in which the thread of the loop waited for a processor, or in which the watcher itself was not
 scheduled (a stopped process, a suspended host), is not the fault of any code here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import selectors
 import sys
 import threading
 import time
@@ -23,10 +25,16 @@ from headway.contract.standstills import Standstill
 
 LIMIT_S: Final = 0.1
 """Longest time in seconds for which a loop may execute nothing else."""
-EVERY_S: Final = 0.05
-"""Pause in seconds between two probes of the loop."""
+EVERY_S: Final = 0.08
+"""Pause in seconds between two looks at the loop."""
+_IDLE_S: Final = 0.02
+"""Processor time in seconds between two looks below which a loop counts as idle if it waits for events."""
 _STEP_S: Final = 0.02
 """Seconds between two looks at an unanswered probe. The watcher's own lateness is known to this precision."""
+_UNPROBED: Final = 25
+"""Looks at an idle loop of which one posts a call all the same: it notices a closed loop, and native code without a frame."""
+_WAITING: Final = frozenset({selectors.__file__, asyncio.runners.__file__})
+"""Files of the innermost frame of a loop that waits for events: with Python's selectors, and with uvloop."""
 _FRAMES: Final = 12
 """Innermost frames of a stack that are kept. The outer ones are the same for every call of a loop."""
 _KEPT: Final = 50
@@ -121,12 +129,15 @@ class LoopWatch:
         clocks = _Clocks(watched)
         try:
             before = clocks.read()
+            unprobed = 0
             while not self._stopping.wait(EVERY_S):
                 after = clocks.read()
                 own_s = locked_s(before, after, EVERY_S)
                 if own_s > self._limit_s:
                     self._found(after.at_s - before.at_s, own_s, clocks.stack())
-                before = self._probe(clocks, after)
+                is_idle = after.thread_cpu_s - before.thread_cpu_s < _IDLE_S and clocks.waits_for_events()
+                unprobed = (unprobed + 1) % _UNPROBED if is_idle else 0
+                before = after if unprobed else self._probe(clocks, after)
         except RuntimeError as error:
             if not self._stopping.is_set() and "closed" not in str(error):
                 raise
@@ -185,6 +196,14 @@ class _Clocks:
         thread_s = time.clock_gettime(self._cpu_clock)
         others_s = time.process_time() - thread_s - time.thread_time()
         return Readings(time.monotonic(), thread_s, others_s, _queued_s(self._watched), _queued_s(self._own))
+
+    def waits_for_events(self) -> bool:
+        """Return True if the thread executes no Python besides its loop, which then executes a call at once.
+
+        An idle loop is therefore not woken. Native code that uvloop calls without a frame of Python looks alike.
+        """
+        frame = sys._current_frames().get(self._ident)  # noqa: SLF001  # documented, in spite of its name
+        return frame is not None and frame.f_code.co_filename in _WAITING
 
     def stack(self) -> tuple[str, ...]:
         """Return the innermost frames of the thread, after the innermost frame of each other thread."""

@@ -134,10 +134,11 @@ def read_yaml(text: str, name: str, most_characters: int) -> tuple[dict[str, Any
     source = YamlSource(name, text)
     try:
         _refuse_excess(text, source, most_characters)
-        root = yaml.compose(text, Loader=_Loader)
+        loader = _Loader(text)
+        root = loader.get_single_node()
         if root is not None:
             _index(root, (), source)
-        document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        document = None if root is None else loader.construct_document(root)
     except yaml.MarkedYAMLError as error:
         raise _explained(error, source) from None
     except yaml.reader.ReaderError as error:
@@ -296,7 +297,7 @@ def _name_of(key: yaml.Node, line: int, source: YamlSource) -> str:
 def _refuse_unreadable(node: yaml.ScalarNode, at: Location, source: YamlSource) -> None:
     """Refuse a value that has the form of a number or a date and is none, such as 2026-13-45."""
     try:
-        yaml.load(node.value, Loader=_Loader) if node.tag not in _TEXT_TAGS else None  # noqa: S506 - a SafeLoader
+        _value_of(node) if node.tag not in _TEXT_TAGS else None
     except ValueError:
         kind = _KINDS.get(node.tag.removeprefix(_YAML_TAG), "a value")
         size = f" of {len(node.value):,} characters" if len(node.value) > 60 else ""
@@ -307,12 +308,17 @@ def _refuse_unreadable(node: yaml.ScalarNode, at: Location, source: YamlSource) 
         ) from None
 
 
+def _value_of(node: yaml.ScalarNode) -> Any:
+    """Return what YAML reads a scalar as. Raises ValueError if its form promises a value that it is not."""
+    return _Loader("").construct_object(node)
+
+
 def _odd_number(node: yaml.ScalarNode) -> str:
     """Return what to write instead of a number in a notation of YAML; empty for a decimal number, and for text."""
     if node.tag not in _NUMBER_TAGS or node.style is not None:
         return ""
     written = node.value
-    value = yaml.load(written, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    value = _value_of(node)
     sign, digits = ("-" if written.startswith("-") else ""), written.lstrip("+-")
     if ":" in written:
         return f"YAML reads {written} as {value}: write that number, or a duration such as {value}s"

@@ -6,11 +6,14 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from redis import Redis, RedisError
+
+from benchmarks.faulting.network import Address
 from benchmarks.faulting.plan import HOST_KINDS, Fault, Kind
 from benchmarks.faulting.rig import Rig, launchers
 from benchmarks.faulting.watching import Watcher
@@ -20,6 +23,7 @@ from worker_agent.launcher import processes
 
 T = TypeVar("T")
 Undo = Callable[[], None]
+_REDIS_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +40,22 @@ class Harm:
     Args:
         rig: the cluster.
         watcher: source of the living ranks.
+        note: called with events for the record.
     """
 
-    def __init__(self, rig: Rig, watcher: Watcher) -> None:
+    def __init__(self, rig: Rig, watcher: Watcher, note: Callable[..., None]) -> None:
+        self._note = note
         self._rig = rig
         self._watcher = watcher
 
     def do(self, fault: Fault) -> Done | None:
         """Inject a fault now. Return None if it has no target at present."""
         match fault.kind:
-            case Kind.KILL_POSTGRES | Kind.CRASH_POSTGRES | Kind.KILL_REDIS | Kind.FLUSH_REDIS:
-                return self._hurt_store(fault.kind)
-            case Kind.CUT | Kind.REFUSE | Kind.BLACKHOLE | Kind.DELAY | Kind.PARTITION:
+            case Kind.KILL_POSTGRES | Kind.CRASH_POSTGRES:
+                return self._stop_postgres(fault.kind)
+            case Kind.KILL_REDIS | Kind.FLUSH_REDIS | Kind.RESTORE_REDIS:
+                return self._hurt_redis(fault.kind)
+            case Kind.CUT | Kind.REFUSE | Kind.BLACKHOLE | Kind.DELAY | Kind.PARTITION | Kind.KILL_ANSWERING:
                 return self._disturb(fault)
             case Kind.FILL_STORAGE | Kind.FILL_AGENT:
                 return self._fill(fault)
@@ -59,12 +67,41 @@ class Harm:
             return self._hurt_host(fault)
         return self._stop_process(fault)
 
-    def _hurt_store(self, kind: Kind) -> Done | None:
+    def _hurt_redis(self, kind: Kind) -> Done | None:
         if kind is Kind.KILL_REDIS:
             return _kill("redis", self._rig.redis.pid, signal.SIGKILL)
         if kind is Kind.FLUSH_REDIS:
             return Done("redis") if self._flush() else None
-        return self._stop_postgres(kind)
+        return self._age_redis()
+
+    def _age_redis(self) -> Done | None:
+        try:
+            with Redis.from_url(self._rig.redis.url(), socket_timeout=_REDIS_TIMEOUT_S) as redis:
+                dump = _dump(redis)
+        except (RedisError, OSError):
+            return None
+
+        def restore() -> None:
+            try:
+                with Redis.from_url(self._rig.redis.url(), socket_timeout=_REDIS_TIMEOUT_S) as redis:
+                    _restore(redis, dump)
+            except (RedisError, OSError) as error:
+                self._note("not_restored", error=str(error))
+            else:
+                self._note("restored", keys=len(dump))
+
+        return Done("redis", restore)
+
+    def _kill_answering(self) -> Done:
+        link = self._rig.network.links["users-api"]
+
+        def kill(target: Address) -> None:
+            name = self._rig.api_at(target)
+            done = _kill(name, self._rig.programs[name].pid, signal.SIGKILL)
+            self._note("answer_lost", whom=done and done.target)
+
+        link.lose_answer = kill
+        return Done(link.name, lambda: setattr(link, "lose_answer", None))
 
     def _fill(self, fault: Fault) -> Done:
         names = ["storage"] if fault.kind is Kind.FILL_STORAGE else self._rig.names("agent")
@@ -126,6 +163,8 @@ class Harm:
         return answer == b"+OK\r\n+OK\r\n"
 
     def _disturb(self, fault: Fault) -> Done | None:
+        if fault.kind is Kind.KILL_ANSWERING:
+            return self._kill_answering()
         links = self._rig.network.links
         among = (
             [f"{name}-api" for name in self._rig.names("agent")]
@@ -200,6 +239,27 @@ def _kill(whom: str, pid: int | None, number: signal.Signals) -> Done | None:
     except OSError:
         return None
     return Done(f"{whom} ({pid})")
+
+
+def _dump(redis: Redis) -> dict[bytes, tuple[int, bytes]]:
+    """Return the value of every key as Redis stores it, with the milliseconds until its end; 0 for none."""
+    keys = list(redis.scan_iter())
+    with redis.pipeline() as pipeline:
+        for key in keys:
+            pipeline.pttl(key)
+            pipeline.dump(key)
+        found = pipeline.execute()
+    read = zip(keys, found[::2], found[1::2], strict=True)
+    return {key: (max(ends_ms, 0), value) for key, ends_ms, value in read if value is not None}
+
+
+def _restore(redis: Redis, dump: Mapping[bytes, tuple[int, bytes]]) -> None:
+    """Replace all data of a Redis by that of a dump."""
+    with redis.pipeline() as pipeline:
+        pipeline.flushdb()
+        for key, (ends_ms, value) in dump.items():
+            pipeline.restore(key, ends_ms, value)
+        pipeline.execute()
 
 
 def _wake(pids: Iterable[int]) -> None:

@@ -22,6 +22,9 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _PIECE_BYTES = 65536
 _RESET = struct.pack("ii", 1, 0)
 _START_TIMEOUT_S = 10.0
+_CHANGING = frozenset({b"POST", b"PUT", b"PATCH", b"DELETE"})
+_METHODS = _CHANGING | {b"GET", b"HEAD", b"OPTIONS"}
+_LONGEST_METHOD = 8
 
 
 class Link:
@@ -41,6 +44,8 @@ class Link:
         self.port = 0
         self.refuses = False
         self.delay_s = 0.0
+        self.lose_answer: Callable[[Address], None] | None = None
+        """Called once, with the target, when it begins to answer a request for a change. The answer is lost."""
         self._targets = targets
         self._turn = itertools.count()
         self._open: set[asyncio.StreamWriter] = set()
@@ -76,13 +81,28 @@ class Link:
         self._open.add(writer)
         try:
             await self._whole.wait()
-            far = None if self.refuses else await self._connect()
-            if far is None:
+            found = None if self.refuses else await self._connect()
+            if found is None:
                 _reset(writer)
                 return
+            target, far = found
+            method = b""
+
+            def asked(piece: bytes) -> None:
+                nonlocal method
+                word = piece[:_LONGEST_METHOD].partition(b" ")[0]
+                method = word if word in _METHODS else method
+
+            def answered(_: bytes) -> None:
+                lose = self.lose_answer
+                if lose is not None and method in _CHANGING:
+                    self.lose_answer = None
+                    lose(target)
+                    raise ConnectionAbortedError("the answer is lost")
+
             self._open.add(far[1])
             try:
-                await asyncio.gather(self._pump(reader, far[1]), self._pump(far[0], writer))
+                await asyncio.gather(self._pump(reader, far[1], asked), self._pump(far[0], writer, answered))
             finally:
                 self._open.discard(far[1])
                 far[1].close()
@@ -92,18 +112,21 @@ class Link:
             self._open.discard(writer)
             writer.close()
 
-    async def _connect(self) -> Streams | None:
+    async def _connect(self) -> tuple[Address, Streams] | None:
         targets = list(self._targets())
         for _ in targets:
             target = targets[next(self._turn) % len(targets)]
             with contextlib.suppress(OSError):
                 if isinstance(target, Path):
-                    return await asyncio.open_unix_connection(target)
-                return await asyncio.open_connection(*target)
+                    return target, await asyncio.open_unix_connection(target)
+                return target, await asyncio.open_connection(*target)
         return None
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, look: Callable[[bytes], None]
+    ) -> None:
         while piece := await reader.read(_PIECE_BYTES):
+            look(piece)
             await self._whole.wait()
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
@@ -146,6 +169,7 @@ class ProxyNetwork:
             link.refuses = False
             link.flow()
             link.delay_s = 0.0
+            link.lose_answer = None
 
     def close(self) -> None:
         """Close every connection, and stop listening."""

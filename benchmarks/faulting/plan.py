@@ -21,6 +21,10 @@ class Kind(StrEnum):
     """Immediate shutdown: all sessions end, and the next start recovers from the write-ahead log."""
     KILL_REDIS = "kill_redis"
     FLUSH_REDIS = "flush_redis"
+    RESTORE_REDIS = "restore_redis"
+    """Redis gets back the data that it had a while ago, as from an old dump."""
+    KILL_ANSWERING = "kill_answering"
+    """An API is killed after it has executed a change and before its answer leaves. A submit follows, so that there is one."""
     FREEZE_API = "freeze_api"
     """SIGSTOP, and SIGCONT after a while, as in the other freezes."""
     FREEZE_SCHEDULER = "freeze_scheduler"
@@ -96,6 +100,8 @@ WEIGHTS: Mapping[Kind, float] = {
     Kind.CRASH_POSTGRES: 0.5,
     Kind.KILL_REDIS: 1,
     Kind.FLUSH_REDIS: 1.5,
+    Kind.RESTORE_REDIS: 1,
+    Kind.KILL_ANSWERING: 1,
     Kind.FREEZE_API: 1,
     Kind.FREEZE_SCHEDULER: 1.5,
     Kind.FREEZE_AGENT: 1.5,
@@ -121,6 +127,8 @@ WEIGHTS: Mapping[Kind, float] = {
 """Relative frequencies of the kinds."""
 
 _LASTS_S: Mapping[Kind, tuple[float, float]] = {
+    Kind.RESTORE_REDIS: (3, 30),
+    Kind.KILL_ANSWERING: (5, 10),
     Kind.FREEZE_API: (1, 12),
     Kind.FREEZE_SCHEDULER: (1, 60),
     Kind.FREEZE_AGENT: (1, 12),
@@ -153,6 +161,8 @@ _ACTIONS: Mapping[Action, float] = {
     Action.CORDON: 1,
 }
 _TARGETS = 2**16
+_ARMED_S = 0.1
+"""Seconds from the begin of a fault to the submit that it waits for."""
 _EARLIEST_S = 4.0
 """Earliest time of a fault in seconds, so that jobs run before it."""
 
@@ -208,7 +218,7 @@ def make_plan(
         faults: number of faults.
         lease_s: lease of nodes; a partition lasts longer.
         without: kinds that are not possible on this machine.
-        jobs: number of submits during the run.
+        jobs: number of submits during the run, besides those that a kind of fault needs.
     """
     dice = random.Random(seed)
     end_s = 60 * minutes
@@ -220,7 +230,13 @@ def make_plan(
     dice.shuffle(chosen)
     times = sorted(dice.uniform(_EARLIEST_S, end_s) for _ in chosen)
     happening = tuple(_fault(dice, at_s, kind, lease_s) for at_s, kind in zip(times, chosen, strict=True))
-    return Plan(happening, _user_actions(dice, end_s, jobs))
+    submits = [
+        UserAction(fault.at_s + _ARMED_S, Action.SUBMIT, fault.target, 0.0, fault.target)
+        for fault in happening
+        if fault.kind is Kind.KILL_ANSWERING
+    ]
+    actions = sorted([*_user_actions(dice, end_s, jobs), *submits], key=lambda one: one.at_s)
+    return Plan(happening, tuple(actions))
 
 
 def _fault(dice: random.Random, at_s: float, kind: Kind, lease_s: float) -> Fault:

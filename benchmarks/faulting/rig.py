@@ -103,6 +103,10 @@ class Rig:
         """Return a user's client, which reaches any API through the users' link."""
         return Client(self.url, self.token, patience_s=patience_s)
 
+    def api_at(self, address: Address) -> str:
+        """Return the name of the API that listens on an address."""
+        return next(name for name, port in self._ports.items() if address == (HOST, port))
+
     def agent_state(self, name: str) -> Path:
         """Return the folder of an agent."""
         return self.folder / "agents" / name

@@ -56,7 +56,7 @@ class Order:
     minutes: float
     faults: int
     jobs: int
-    """Jobs submitted during the run, besides `first_jobs`."""
+    """Jobs submitted during the run, besides `first_jobs` and those that a kind of fault needs."""
     first_jobs: int = 5
     epochs: int = 70
     settle_s: float = 600.0
@@ -161,7 +161,7 @@ def _disturb(
         without=without,
         jobs=order.jobs,
     )
-    harm, numbers = Harm(rig, watcher), itertools.count()
+    harm, numbers = Harm(rig, watcher, record.note), itertools.count()
     due: list[tuple[float, int, Callable[[], object]]] = []
 
     def at(at_s: float, do: Callable[[], object]) -> None:

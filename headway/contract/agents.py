@@ -19,6 +19,7 @@ from headway.contract.output import OutputHandover, OutputPlan
 from headway.contract.run_facts import LossRate
 from headway.contract.spec import NAME_PATTERN
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
+from headway.contract.values.sequences import SequenceNumber
 from headway.contract.values.text import PrintedText
 from headway.contract.values.topology import TopologyLabels
 
@@ -230,7 +231,7 @@ class Entry(BaseModel):
     keeps this generation, and its first rank, as its identity.
     """
 
-    sequence: int
+    sequence: SequenceNumber
     job_id: str
     generation: int
     at: datetime
@@ -325,7 +326,7 @@ class InterruptionNotice(BaseModel):
     """A provider's announcement that it reclaims the machine. It concerns the node, not a job."""
 
     kind: Literal["interruption_notice"] = "interruption_notice"
-    sequence: int
+    sequence: SequenceNumber
     at: datetime  # when the agent saw the notice, by its own clock
     what: InterruptionKind
     action: Annotated[str, Field(max_length=64)]

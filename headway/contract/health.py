@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from headway.contract.values.sequences import SequenceNumber
 from headway.contract.values.text import GivenText, PrintedText
 
 
@@ -41,7 +42,7 @@ class DeviceFault(BaseModel):
     """A fault of a slot's device that the agent detected. It concerns the node, not a job."""
 
     kind: Literal["device_fault"] = "device_fault"
-    sequence: int
+    sequence: SequenceNumber
     at: datetime
     slot: int
     cause: FaultCause
@@ -56,7 +57,7 @@ class DeviceProbed(BaseModel):
     """The result of a probe of a quarantined slot's device."""
 
     kind: Literal["device_probed"] = "device_probed"
-    sequence: int
+    sequence: SequenceNumber
     at: datetime
     slot: int
     healthy: bool

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+from headway.contract.values.sequences import SequenceNumber
 from headway.contract.values.text import PrintedText
 
 PROBE_VERB = "HEADWAY-PROBE"
@@ -68,7 +69,7 @@ class LinksProbed(BaseModel):
     """Results of probes. They concern the node, not a job."""
 
     kind: Literal["links_probed"] = "links_probed"
-    sequence: int
+    sequence: SequenceNumber
     at: datetime
     clock_ahead_s: float | None = None
     """Seconds by which the agent's clock is ahead of the service's; None if unknown."""

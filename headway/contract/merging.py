@@ -54,7 +54,7 @@ def merged(entries: Iterable[ReportedEntry]) -> list[ReportedEntry]:
 
 
 def _training(entry: RankEntry) -> Progress | Metrics | None:
-    if not isinstance(entry, RankMessage) or entry.message.get("type") not in _OF_TRAINING:
+    if not isinstance(entry, RankMessage) or str(entry.message.get("type")) not in _OF_TRAINING:
         return None
     try:
         message = from_fields(entry.message)

@@ -22,6 +22,7 @@ from headway.contract.views.decisions import ParameterValue, PolicyRequest
 from headway.contract.views.identity import Role
 from headway.contract.views.simulations import SimulationRequest
 from headway.errors import HeadwayError
+from service.api.http.access import require_somewhere
 from service.api.http.context import ApiContext, Context, new_id
 from service.api.http.sessions import form_of
 from service.api.routes.nodes.nodes import Slot
@@ -59,18 +60,23 @@ async def submit_form(visit: Visit) -> Response:
 
 @router.post("/submit")
 async def submit_or_plan(context: Context, visit: Visit) -> Response:
-    """Submit the job file, or forecast its time and cost if `what` is `plan`."""
+    """Submit the job file, or forecast its time and cost if `what` is `plan`.
+
+    The file names the project, so that the role in it is checked after parsing. Before it, the caller must have the role
+    somewhere: nobody makes the service parse a file that cannot be theirs to submit.
+    """
     form = await form_of(visit.request)
+    wanted = Role.VIEWER if form.get("what") == "plan" else Role.USER
+    require_somewhere(visit.caller, wanted)
     text = form.get("job", "")
     values: dict[str, object] = {"text": text, "plan": None, "problem": ""}
     try:
         spec = await asyncio.to_thread(read_job_file, text)  # a large one takes a second
-        if form.get("what") == "plan":
-            visit.caller.require(Role.VIEWER, spec.project)
+        visit.caller.require(wanted, spec.project)
+        if wanted is Role.VIEWER:
             async with context.transactions.begin() as tx:
                 view = await plan_job(tx, spec, usd_per_slot_h=context.usd_per_slot_h, now=context.now())
             return _submit_page(visit, {**values, "plan": plan_of(view)})
-        visit.caller.require(Role.USER, spec.project)
         now = context.now()
         job_id = new_id("j", now)
         trace = context.begin_trace(job_id, visit.request.headers.get("traceparent"))
@@ -242,8 +248,7 @@ def _why(form: Mapping[str, str]) -> str:
 @router.post("/simulations")
 async def simulate(context: Context, visit: Visit) -> Response:
     """Start a simulation of one change, and redirect to its page."""
-    if visit.caller.projects(Role.USER) == frozenset():
-        visit.caller.require(Role.USER)
+    require_somewhere(visit.caller, Role.USER)
     form, now = await form_of(visit.request), context.now()
     try:
         wanted = SimulationRequest.model_validate({"changes": [_change(form)]})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faulting.plan import Kind
 from benchmarks.faulting.run import Order
 from benchmarks.faulting.verdict import PROMISES
 from benchmarks.faults import fault_run
@@ -24,4 +25,5 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     assert {promise: result[promise] for promise in PROMISES} == dict.fromkeys(PROMISES, 0)
     assert result["settled_s"] is not None, "every job has ended, and every node takes jobs"
     assert result["faults"] > FAULTS / 2, "most faults found somebody to hurt"
-    assert result["jobs"] == result["acknowledged"] == order.first_jobs + order.jobs
+    submitted = order.first_jobs + order.jobs + result["faults_by_kind"].get(Kind.KILL_ANSWERING, 0)
+    assert result["jobs"] == result["acknowledged"] == submitted

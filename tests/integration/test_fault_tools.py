@@ -89,6 +89,17 @@ def test_what_a_link_swallows_comes_when_it_flows_again(link: tuple[ProxyNetwork
         assert connection.recv(4096) == b"b"
 
 
+def test_link_loses_answer_to_change_once_and_says_whose_it_was(link: tuple[ProxyNetwork, Link]) -> None:
+    echo, lost = link[1], []
+    echo.lose_answer = lost.append
+    with connected(echo) as connection:
+        assert echoed(connection, b"GET /") == b"GET /"
+        assert echoed(connection, b"POST /") == b""
+    assert len(lost) == 1
+    with connected(echo) as connection:
+        assert echoed(connection, b"POST /") == b"POST /"
+
+
 def test_a_delay_holds_on_both_ways(link: tuple[ProxyNetwork, Link]) -> None:
     with connected(link[1]) as connection:
         echoed(connection, b"a")

@@ -62,6 +62,8 @@ STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
+_MOST_ERRORS = 50
+"""Wrong fields that one answer names."""
 PROBLEM: dict[str, Any] = {"model": Problem, "description": "application/problem+json"}
 """Model of errors in the API's description."""
 OTHER_CODE = "http_error"
@@ -118,11 +120,14 @@ def _field_name(location: Sequence[Any]) -> str:
 
 async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    found = error.errors()
     errors = [
         FieldProblem(field=_field_name(one["loc"]), message=str(one["msg"]).removeprefix("Value error, "))
-        for one in error.errors()
+        for one in found[:_MOST_ERRORS]
     ]
     detail = "; ".join(f"{one.field}: {one.message}" for one in errors)
+    if len(found) > _MOST_ERRORS:
+        detail += f"; and {len(found) - _MOST_ERRORS:,} more"
     return problem_response(request, 422, "invalid_field", detail, errors)
 
 

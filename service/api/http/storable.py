@@ -1,4 +1,4 @@
-"""Refusal of text that PostgreSQL cannot store: NUL characters and lone surrogates, wherever a request has them."""
+"""Refusal of text that PostgreSQL cannot store, NUL characters and lone surrogates, and of bodies with too many values."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http.problems import service_error
-from service.domain.shared.errors import InvalidField
+from service.domain.shared.errors import InvalidField, TooLarge
 
 _SUSPECT: Final = re.compile(rb"\\u(?:0000|d[89a-f])|\x00|%00|\xed[\xa0-\xbf]", re.IGNORECASE)
 """Bytes that a body with such text has. Others may have them, too."""
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+MOST_VALUES: Final = 20_000
+"""Values in a body of JSON. Explaining what is wrong with each of 60,000 fields would hold up all other requests for a second."""
 _OF_AGENTS: Final = "/api/v1/agents"
 """Reports of agents, whose text is checked message by message, because one bad one must not hold up the others."""
 
 
 class StorableText:
-    """Middleware that answers 422 to a path, a query, a header or a body with text that cannot be stored."""
+    """Middleware that answers 422 to a path, a query, a header or a body with text that cannot be stored.
+
+    It answers 413 to a body with more than `MOST_VALUES` values.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -34,12 +40,17 @@ class StorableText:
             "\x00" in scope["path"] or _has_nul(scope["query_string"])
         ):
             scope = _for_a_page(scope)
-        where = _place_in_head(scope)
-        if where is None and _is_checked(scope):
-            messages = await _read(receive)
-            body = b"".join(message.get("body", b"") for message in messages)
-            where = _place_in_body(body) if _SUSPECT.search(body) else None
-            receive = _again(messages, receive)
+        try:
+            where = _place_in_head(scope)
+            if where is None and _is_checked(scope):
+                messages = await _read(receive)
+                body = b"".join(message.get("body", b"") for message in messages)
+                is_suspect = _SUSPECT.search(body) is not None or body.count(b",") > MOST_VALUES
+                where = _place_in_body(body) if is_suspect else None
+                receive = _again(messages, receive)
+        except TooLarge as excess:
+            await service_error(Request(scope), excess)(scope, receive, send)
+            return
         if where is None:
             await self._app(scope, receive, send)
             return
@@ -100,7 +111,7 @@ def _again(messages: list[Message], receive: Receive) -> Receive:
 def _place_in_body(body: bytes) -> str | None:
     """Return the field of a body that cannot be stored; None if all can, or the body is not JSON.
 
-    A form's percent escapes cannot be surrogates, since it is decoded as UTF-8.
+    Raises TooLarge if it has more than `MOST_VALUES` values. A form's percent escapes cannot be surrogates, since it is decoded as UTF-8.
     """
     try:
         value = json.loads(body)
@@ -112,8 +123,12 @@ def _place_in_body(body: bytes) -> str | None:
 def _place_in(value: Any, name: str) -> str | None:
     """Return the name of the first field, by depth, whose text cannot be stored."""
     waiting = [(name, value)]
+    seen = 0
     while waiting:
         at, one = waiting.pop()
+        seen += 1
+        if seen + len(waiting) > MOST_VALUES:
+            raise TooLarge(f"a body may have {MOST_VALUES:,} values at most; send fewer")
         if isinstance(one, str) and not _can_store(one):
             return at
         if isinstance(one, dict):
@@ -126,4 +141,4 @@ def _place_in(value: Any, name: str) -> str | None:
 
 
 def _can_store(text: str) -> bool:
-    return "\x00" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+    return _UNSTORABLE.search(text) is None

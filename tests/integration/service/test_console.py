@@ -90,6 +90,25 @@ async def test_only_who_may_is_offered_an_action_and_can_do_it(harness: Harness)
     assert "/cancel" in page
 
 
+async def test_job_file_of_who_may_not_submit_is_refused_unread(harness: Harness) -> None:
+    await two_projects(harness)
+    form = {"job": "{" * 65_000}
+    async with await browser(harness, Role.VIEWER, EVERYWHERE) as viewer:
+        refused = await viewer.post("/submit", data=form)
+        assert refused.status_code == 403
+        assert "needs the role user in a project" in refused.text
+        assert "nested" not in refused.text, "the parser would have said this"
+        planned = await viewer.post("/submit", data={**form, "what": "plan"})
+        assert (planned.status_code, "nested more than" in planned.text) == (422, True)
+    async with await browser(harness, Role.USER, "vision") as user:
+        parsed = await user.post("/submit", data=form)
+        assert (parsed.status_code, "nested more than" in parsed.text) == (422, True)
+        other = {"job": "name: mine\nrun: python -V\nproject: speech"}
+        assert (await user.post("/submit", data=other)).status_code == 422
+    async with await browser(harness, Role.VIEWER, "vision") as viewer:
+        assert (await viewer.post("/submit", data={**other, "what": "plan"})).status_code == 422
+
+
 async def test_what_is_done_is_asked_about_first(harness: Harness) -> None:
     await two_projects(harness)
     asked = await harness.client.post("/jobs/job-of-vision/resize", content="slots=2", headers=FORM)

@@ -73,3 +73,15 @@ async def test_in_a_header(harness: Harness) -> None:
 async def test_in_a_form(harness: Harness, path: str, form: str, status: int) -> None:
     headers: dict[str, Any] = {"Content-Type": "application/x-www-form-urlencoded"}
     assert (await harness.client.post(path, content=form, headers=headers)).status_code == status
+
+
+async def test_body_of_too_many_values_is_refused_and_many_wrong_fields_are_counted(harness: Harness) -> None:
+    many = {f"wrong{n}": n for n in range(20_002)}
+    refused = await harness.post("jobs", many)
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
+    assert "20,000 values at most" in refused.json()["detail"]
+    fewer = await harness.post("jobs", dict(list(many.items())[:1_000]))
+    assert (fewer.status_code, len(fewer.json()["errors"])) == (422, 50)
+    assert fewer.json()["detail"].endswith("; and 952 more"), "1,000 and the missing name and run, less 50"
+    commas = await harness.post("jobs", {"name": "job", "run": "python -V", "env": {"A": "," * 30_000}})
+    assert commas.status_code == 201

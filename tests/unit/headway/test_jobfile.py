@@ -399,3 +399,13 @@ def test_a_text_that_looks_like_a_number_with_an_exponent_stays_as_written():
 def test_an_exponent_that_makes_no_whole_number_is_refused_where_one_is_needed():
     with pytest.raises(JobFileError, match=r"job.yaml:3: elastic.max"):
         parse("name: a\nrun: python a.py\nelastic: {max: 1e-3}\n", "job.yaml")
+
+
+def test_error_of_a_thousand_wrong_fields_lists_twenty_and_counts_the_rest() -> None:
+    text = "\n".join(f"wrong{n}: {{x: 1}}" for n in range(1_000))
+    with pytest.raises(JobFileError) as caught:
+        parse(text, "job.yaml")
+    lines = caught.value.what.splitlines()
+    assert len(lines) == 21
+    assert lines[2].startswith("job.yaml:1: wrong0: there is no such field")
+    assert lines[-1] == "job.yaml: 982 more fields are wrong", "1,000 and the missing name and run, less 20"
