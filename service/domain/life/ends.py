@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,9 @@ from service.domain.life.lingering import STOPPED_AFTER_SCRIPT, with_ended_scrip
 from service.domain.life.starts import start_generation
 from service.domain.life.unreached import note_unreached
 from service.domain.perf.milestones import verdict as verdict_on_forecasts
+
+_NO_STORE_HERE = re.compile(r"client socket has .*(127\.0\.0\.1|localhost|::1)")
+"""Error of torch without a store on the rank's own host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +137,10 @@ def _waited_for_itself(life: Life, verdict: EndVerdict) -> EndVerdict:
     which none of them opens the store.
     """
     spec = life.job.spec
-    if (
-        verdict.reason is not Reason.UNREACHABLE
-        or spec.allowed_sizes() != (1,)
-        or spec.environment is Launch.PLAIN
-    ):
+    if verdict.reason is not Reason.UNREACHABLE or spec.environment is Launch.PLAIN:
         return verdict
+    if spec.allowed_sizes() != (1,):
+        return replace(verdict, message=f"{verdict.message}{_store_of_its_own(verdict.message)}")
     return EndVerdict(
         Ending.USER_ERROR,
         Reason.USER_ERROR,
@@ -147,12 +149,20 @@ def _waited_for_itself(life: Life, verdict: EndVerdict) -> EndVerdict:
     )
 
 
+def _store_of_its_own(said: str) -> str:
+    """Return the remedy for ranks that found no store on their own host: the agent opens it at the address that it gives them."""
+    if _NO_STORE_HERE.search(said) is None:
+        return ""
+    return "; Headway opens the store at the MASTER_ADDR and MASTER_PORT that it sets: a script that sets others must leave them"
+
+
 def _with_unreached_host(
     life: Life, crew: Crew, exits: Sequence[RankExit], verdict: EndVerdict
 ) -> tuple[Life, EndVerdict]:
     """Return the life with a note about the host that a rank could not reach, and the verdict with its name."""
     nodes = {one.rank: one.node_id for one in crew.running}
-    rank = next(one.rank for one in exits if never_met(one.log_tail) == verdict.message)
+    said_by = {one.rank: never_met(one.log_tail) for one in exits}
+    rank = next(rank for rank, said in said_by.items() if said and verdict.message.startswith(said))
     life, said = (
         note_unreached(life, nodes[rank], verdict.message) if rank in nodes else (life, verdict.message)
     )
