@@ -140,7 +140,7 @@ def _waited_for_itself(life: Life, verdict: EndVerdict) -> EndVerdict:
     if verdict.reason is not Reason.UNREACHABLE or spec.environment is Launch.PLAIN:
         return verdict
     if spec.allowed_sizes() != (1,):
-        return replace(verdict, message=f"{verdict.message}{_store_of_its_own(verdict.message)}")
+        return replace(verdict, message=_with_store_advice(verdict.message))
     return EndVerdict(
         Ending.USER_ERROR,
         Reason.USER_ERROR,
@@ -149,11 +149,11 @@ def _waited_for_itself(life: Life, verdict: EndVerdict) -> EndVerdict:
     )
 
 
-def _store_of_its_own(said: str) -> str:
-    """Return the remedy for ranks that found no store on their own host: the agent opens it at the address that it gives them."""
+def _with_store_advice(said: str) -> str:
+    """Return an error with the remedy, if ranks found no store on their own host: the agent opens it at the address that it sets."""
     if _NO_STORE_HERE.search(said) is None:
-        return ""
-    return "; Headway opens the store at the MASTER_ADDR and MASTER_PORT that it sets: a script that sets others must leave them"
+        return said
+    return f"{said.rstrip('.')}; Headway opens the store at the MASTER_ADDR and MASTER_PORT that it sets: a script that sets others must leave them"
 
 
 def _with_unreached_host(
@@ -162,7 +162,9 @@ def _with_unreached_host(
     """Return the life with a note about the host that a rank could not reach, and the verdict with its name."""
     nodes = {one.rank: one.node_id for one in crew.running}
     said_by = {one.rank: never_met(one.log_tail) for one in exits}
-    rank = next(rank for rank, said in said_by.items() if said and verdict.message.startswith(said))
+    rank = next(
+        rank for rank, said in said_by.items() if said and verdict.message.startswith(said.rstrip("."))
+    )
     life, said = (
         note_unreached(life, nodes[rank], verdict.message) if rank in nodes else (life, verdict.message)
     )

@@ -44,6 +44,9 @@ def test_ranks_without_a_store_on_their_own_host_are_told_to_leave_its_address(
     cluster = failing(training())
     values = job_of(cluster).spec.model_dump(by_alias=True)
     alter(cluster, spec=JobSpec.model_validate({**values, "elastic": {"min": 1, "max": 2}}))
-    error = f"torch.distributed.DistNetworkError: The client socket has timed out after 20000ms while trying to connect to {address}"
+    error = f"torch.distributed.DistNetworkError: The client socket has timed out after 20000ms while trying to connect to {address}."
     job = after_end(cluster, exit_of(exit_code=1, log_tail=(error,))).job
-    assert (job.state, "MASTER_PORT" in job.message) == (JobState.RECOVERING, told)
+    assert (
+        job.state,
+        f"{address}; Headway opens the store at the MASTER_ADDR and MASTER_PORT" in job.message,
+    ) == (JobState.RECOVERING, told)
