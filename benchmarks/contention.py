@@ -24,12 +24,15 @@ any of its slots. A job whose successor has ended is right to start again: its s
 
 `order_violations`: number of pairs of jobs in which the one of higher priority ran less than the other one ran in its place. A
 job runs in the place of a job that waits if its slots, those of other lower priorities, and the free ones suffice for the minimum
-of the waiting job. Not counted: a turn within `min_run_s` that began after the waiting job's submit, and what a change costs.
+of the waiting job. Not counted: a turn within the minimum run time of its own job that began after the waiting job's submit, and what a change costs.
 
 `pinned_vacates`: number of times that slots or ranks of a job with a pinned size were taken for the gain of another job.
 
 `changes_per_job_hour`: changes that no user requested (live growth, shrinking and moves, and stops) per hour for which a job held
 slots. First starts, starts after a wait, and abandoned changes are not counted.
+
+`forced_per_job_hour`: those of them that stop a job for a higher priority which was submitted after the job's turn had begun.
+A stream that demands more of these than the goal of all changes is not judged by that goal.
 
 `time_ratio`: mean time from submit to end over that of the ideal. In the ideal, all present jobs always have equal fractional
 shares of the slots within their minimums and maximums, and changes and starts cost nothing. Between two sizes the speed is

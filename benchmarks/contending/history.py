@@ -126,6 +126,16 @@ def _after(now: Span, event: Happened, minimum: int) -> Span:
     return replace(now, **_AFTER.get(event.kind, {}))
 
 
+def turn_began_s(past: Past, at_s: float) -> float:
+    """Return the time at which a job that holds slots at `at_s` got slots after it had none; `at_s` if it never did.
+
+    A restart to another size continues the turn.
+    """
+    spans = [span for span in spans_of(past) if span.from_s <= at_s]
+    starts = (after.from_s for before, after in pairwise(spans) if after.holds and not before.holds)
+    return max(starts, default=at_s)
+
+
 def at_time(spans: Sequence[Span], at_s: float) -> Span:
     """Return the span that contains a time."""
     return next(span for span in reversed(spans) if span.from_s <= at_s)

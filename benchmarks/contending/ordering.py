@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
-from benchmarks.contending.history import Change, Held, Past, Span, at_time, spans_of
+from benchmarks.contending.history import (
+    Change,
+    Happened,
+    Held,
+    Past,
+    Span,
+    at_time,
+    spans_of,
+    starts_s,
+    stops_s,
+    turn_began_s,
+)
 
 RETURN_S = 60.0
 """Seconds within which a stopped job may not have its own slots again, unless another job had them."""
 CHANGES_S = 2.0
 """Duration of a change beyond its stop and start: a round and its reports."""
+LEAST_RUN_S = 60.0
+LEAST_RUN_TIMES = 20.0
+"""Minimum run time before others may take a job's slots, in multiples of the cost of its stop and start."""
+STOP_S, START_S = 1.0, 2.0
+"""Durations of a stop and a start that count before any was measured; the service counts them so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,19 +44,54 @@ class Precedence:
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """Period between two events of the stream, with the spans of all jobs."""
+    """Period between two events of the stream, with the spans and the minimum run times of all jobs."""
 
     from_s: float
     to_s: float
     spans: Mapping[str, Span]
+    turns_s: Mapping[str, float]
 
 
 def is_for_later_priority(change: Change, pasts: Sequence[Past], held: Sequence[Held]) -> bool:
-    """Return True if slots of a stopped job go to a job of a higher priority that was submitted after the run began."""
+    """Return True if slots of a stopped job go to a job of a higher priority that was submitted after the turn began.
+
+    A job of a still higher priority that came before the slots were free may have taken its place.
+    """
     by_name = {past.name: past for past in pasts}
-    own, began_s = by_name[change.name], change.at_s - change.ran_s
-    heirs = [by_name[one.name] for one in _heirs(change, held)]
-    return any(heir.priority > own.priority and heir.submitted_s > began_s for heir in heirs)
+    own = by_name[change.name]
+    began_s = turn_began_s(own, change.at_s)
+    next_held = list(_heirs(change, held))
+    heirs = [by_name[one.name] for one in next_held]
+    if any(heir.priority > own.priority and heir.submitted_s > began_s for heir in heirs):
+        return True
+    free_s = min((one.from_s for one in next_held), default=change.at_s)
+    came = [past for past in pasts if began_s < past.submitted_s <= change.at_s < past.finished_s]
+    later = [past.priority for past in pasts if change.at_s < past.submitted_s <= free_s]
+    return any(own.priority < past.priority < max(later, default=0) for past in came)
+
+
+def forced_stops(changes: Sequence[Change], pasts: Sequence[Past], held: Sequence[Held]) -> list[Change]:
+    """Return the stops that a higher priority demands which came after the turn of the stopped job had begun."""
+    return [change for change in changes if change.stops and is_for_later_priority(change, pasts, held)]
+
+
+def turn_s(past: Past, pasts: Sequence[Past], at_s: float) -> float:
+    """Return the minimum run time in seconds that the service gives a job at a time.
+
+    It is `LEAST_RUN_TIMES` times the latest start and stop of this job, at least `LEAST_RUN_S`. Before its first stop, the
+    median of the present jobs' stops counts.
+    """
+    start_s = starts_s(_until(past, at_s))[-1:] or [START_S]
+    stop_s = stops_s(_until(past, at_s))[-1:]
+    if not stop_s:
+        present = (one for one in pasts if one.submitted_s <= at_s < one.finished_s)
+        stops = [one for other in present for one in stops_s(_until(other, at_s))[-1:]]
+        stop_s = [max(STOP_S, median(stops)) if stops else STOP_S]
+    return max(LEAST_RUN_S, LEAST_RUN_TIMES * (start_s[0] + stop_s[0]))
+
+
+def _until(past: Past, at_s: float) -> Sequence[Happened]:
+    return [event for event in past.events if event.at_s <= at_s]
 
 
 def self_evictions(changes: Sequence[Change], held: Sequence[Held]) -> list[Change]:
@@ -67,12 +119,11 @@ def _heirs(change: Change, held: Sequence[Held]) -> Iterator[Held]:
             yield from sorted(later, key=lambda other: other.from_s)[:1]
 
 
-def order_violations(
-    pasts: Sequence[Past], slots: int, min_run_s: float, change_s: float
-) -> list[Precedence]:
+def order_violations(pasts: Sequence[Past], slots: int, change_s: float) -> list[Precedence]:
     """Return the pairs in which the lower priority ran longer in the place of the higher one than that one ran.
 
-    Twice the duration of a change, `change_s` and a round, is allowed: to come, and to stop.
+    A turn that began after the submit of the higher one counts once it has lasted its minimum run time (`turn_s`). Twice
+    the duration of a change, `change_s` and a round, is allowed: to come, and to stop.
     """
     moments = list(_moments(pasts))
     found = []
@@ -82,9 +133,7 @@ def order_violations(
                 continue
             both = [one for one in moments if one.spans[high.name].admitted and one.spans[low.name].admitted]
             high_s = sum(one.to_s - one.from_s for one in both if one.spans[high.name].holds)
-            low_s = sum(
-                one.to_s - one.from_s for one in both if _in_place(one, high, low, pasts, slots, min_run_s)
-            )
+            low_s = sum(one.to_s - one.from_s for one in both if _in_place(one, high, low, pasts, slots))
             if low_s > high_s + 2.0 * (change_s + CHANGES_S):
                 found.append(
                     Precedence(high=high.name, low=low.name, high_s=high_s, low_s=low_s, to_s=both[-1].to_s)
@@ -96,30 +145,27 @@ def _moments(pasts: Sequence[Past]) -> Iterator[_Moment]:
     spans = {past.name: spans_of(past) for past in pasts}
     times = sorted({event.at_s for past in pasts for event in past.events})
     for from_s, to_s in pairwise(times):
-        yield _Moment(from_s, to_s, {name: at_time(found, from_s) for name, found in spans.items()})
+        now = {name: at_time(found, from_s) for name, found in spans.items()}
+        turns_s = {past.name: turn_s(past, pasts, from_s) for past in pasts if now[past.name].holds}
+        yield _Moment(from_s, to_s, now, turns_s)
 
 
-def _in_place(
-    moment: _Moment, high: Past, low: Past, pasts: Sequence[Past], slots: int, min_run_s: float
-) -> bool:
+def _in_place(moment: _Moment, high: Past, low: Past, pasts: Sequence[Past], slots: int) -> bool:
     """Return True if `low` runs while `high` waits and could run on slots of lower priorities and free ones."""
-    if not moment.spans[high.name].waits or not _yields(moment, high, low, min_run_s):
+    if not moment.spans[high.name].waits or not _yields(moment, high, low):
         return False
     taken = sum(
         moment.spans[past.name].minimum
         for past in pasts
-        if moment.spans[past.name].holds and not _yields(moment, high, past, min_run_s)
+        if moment.spans[past.name].holds and not _yields(moment, high, past)
     )
     return slots - taken >= moment.spans[high.name].minimum
 
 
-def _yields(moment: _Moment, high: Past, other: Past, min_run_s: float) -> bool:
+def _yields(moment: _Moment, high: Past, other: Past) -> bool:
     """Return True if a job holds slots that it owes to `high`: of a lower priority, and not within a turn of its own."""
     span = moment.spans[other.name]
     if not span.holds or other.priority >= high.priority:
         return False
-    began_s = max(
-        (one.at_s for one in other.events if one.kind == "allocate" and one.at_s <= moment.from_s),
-        default=moment.from_s,
-    )
-    return began_s < high.submitted_s or moment.from_s - began_s >= min_run_s
+    began_s = turn_began_s(other, moment.from_s)
+    return began_s < high.submitted_s or moment.from_s - began_s >= moment.turns_s[other.name]

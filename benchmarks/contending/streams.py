@@ -172,11 +172,11 @@ _ALL = (
     Stream(
         name="five-on-four",
         jobs=(
-            Planned(name="base", at_s=0.0, work_s=750.0, minimum=2, maximum=4, priority=30, resize="restart"),
-            Planned(name="side", at_s=5.0, work_s=550.0, maximum=3, priority=50, resize="restart"),
-            Planned(name="wide", at_s=40.0, work_s=600.0, minimum=3, maximum=4, priority=70),
+            Planned(name="base", at_s=0.0, work_s=300.0, minimum=2, maximum=4, priority=30, resize="restart"),
+            Planned(name="side", at_s=5.0, work_s=220.0, maximum=3, priority=50, resize="restart"),
+            Planned(name="wide", at_s=40.0, work_s=240.0, minimum=3, maximum=4, priority=70),
             Planned(name="peak", at_s=75.0, work_s=90.0, minimum=2, maximum=2, priority=90),
-            Planned(name="rest", at_s=80.0, work_s=300.0, maximum=4, priority=10, resize="restart"),
+            Planned(name="rest", at_s=80.0, work_s=120.0, maximum=4, priority=10, resize="restart"),
         ),
     ),
     Stream(

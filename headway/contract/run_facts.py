@@ -143,3 +143,5 @@ class SlotPromise(BaseModel):
     slots: dict[str, list[int]]
     generation: int
     """Latest generation of the job at that time."""
+    stopped: list[str] = Field(default_factory=list)
+    """Ids of the jobs that were stopped for it."""

@@ -76,6 +76,8 @@ KILLED_FOR_MEMORY = "The kernel killed this rank: there was no memory left"
 CANNOT_REACH = "cannot reach"  # in the error of a rank without a connection: HOST cannot reach HOST:PORT
 REPLICAS_DIFFER = "REPLICAS_DIFFER: "
 """Beginning of the line by which each rank says what differs between ranks that must be equal; it leaves with `EXIT_RETRY`."""
+PEER_LOST = "a peer was lost"
+"""Beginning of the line by which a rank says that it leaves with `EXIT_RETRY` because another one has ended."""
 STACKS_SIGNAL = signal.SIGURG
 """Signal that makes a rank write its stacks to `stacks_file`. A process without a handler ignores it."""
 

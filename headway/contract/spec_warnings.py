@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
+from headway.contract.launchers import launcher_warning
 from headway.contract.spec import JobSpec
 from headway.contract.spec_env import env_warnings
 
@@ -18,7 +19,8 @@ _PLAIN = ((ODD_SPACE, "a plain space"), (_ODD_QUOTE, "a plain quote"), (_ODD_DAS
 
 def warnings_of(spec: JobSpec) -> list[str]:
     """Return warnings that the user should read before the job starts."""
-    return [*run_warnings(spec.run), *env_warnings(spec.env)]
+    launcher = launcher_warning(spec)
+    return [*([] if launcher is None else [launcher]), *run_warnings(spec.run), *env_warnings(spec.env)]
 
 
 def run_warnings(run: str) -> list[str]:

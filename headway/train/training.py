@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from headway.contract.orders import Order
-from headway.contract.runtime import Ready
+from headway.contract.runtime import PEER_LOST, Ready
 from headway.preemption import StopRequest
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
@@ -89,7 +89,7 @@ class Training:
         try:
             self.place = self._state_sync.start(self._team.peers)
         except PeersLost as loss:
-            leave_for_retry(f"a peer was lost before the first step: {loss}")
+            leave_for_retry(f"{PEER_LOST} before the first step: {loss}")
         self._train_with(self._team.peers)
 
     def feed(
@@ -402,7 +402,7 @@ class Training:
             self._leave_on_request()
         if order is None:
             why = "no order came for the remaining ranks" if self._team.live else "this run has no service"
-            leave_for_retry(f"a peer was lost, and {why}")
+            leave_for_retry(f"{PEER_LOST}, and {why}")
         return order
 
     def _leave_on_request(self) -> NoReturn:

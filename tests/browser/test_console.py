@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,26 @@ def test_submit_watch_resize_and_read(training: None, visit: Visit) -> None:
     # A sentence at the top gives the cost and the end.
     expect(page.locator(".costs")).to_contain_text(re.compile(r"\$0\.\d+ .*ending in about"))
     expect(page.locator(".why-now")).to_contain_text("first-steps")
+    assert visitor.complaints == []
+
+
+def test_read_a_log_with_characters_that_would_act_on_the_page(
+    training: None, visit: Visit, stack: LocalStack
+) -> None:
+    """U+202E would turn the rest of the line around; letters outside of ASCII and tabs stay as they are."""
+    said = "a\u202eb\u200bc\x1b[31md\U000e0041 é\té\n"
+    spec = {
+        "name": "acting",
+        "run": f"python -c {shlex.quote(f'print({said!a})')}",
+        "elastic": {"min": 1, "max": 1},
+    }
+    with stack.client() as client:
+        job = client.submit(JobSpec.model_validate(spec))
+    visitor = visit()
+    visitor.goto(f"/jobs/{job.id}")
+    log = visitor.page.locator("#log")
+    expect(log).to_contain_text("a\\u202eb\\u200bc\\x1b[31md\\U000e0041 é\té")
+    assert not set(log.inner_text()) & set("\u202e\u200b\x1b\U000e0041")
     assert visitor.complaints == []
 
 

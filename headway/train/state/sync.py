@@ -13,7 +13,7 @@ from typing import NoReturn
 from torch import nn
 
 from headway.contract.orders import Order
-from headway.contract.runtime import EXIT_RETRY, Restored, Switched
+from headway.contract.runtime import EXIT_RETRY, PEER_LOST, Restored, Switched
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
 from headway.train.collectives.groups import groups_of_script
@@ -152,7 +152,7 @@ class StateSync:
                 return place
             return self._load(peers, place, again=True)
         except PeersLost as loss:
-            leave_for_retry(f"a peer was lost before the first step: {loss}")
+            leave_for_retry(f"{PEER_LOST} before the first step: {loss}")
 
     @property
     def _parameters(self) -> list[nn.Parameter]:
@@ -174,7 +174,7 @@ class StateSync:
         try:
             found = compare(peers, mine) if peers is not None else ""
         except PeersLost as loss:
-            leave_for_retry(f"a peer was lost before the first step: {loss}")
+            leave_for_retry(f"{PEER_LOST} before the first step: {loss}")
         if found:
             raise ValueError(
                 f"the ranks have different data ({found}); give every rank the same data and seed"
@@ -250,7 +250,7 @@ class StateSync:
             return
         if order is None:
             if self.has_state and not self._resharder.recoverable:
-                leave_for_retry("a peer was lost with its part of the model")
+                leave_for_retry(f"{PEER_LOST} with its part of the model")
             if peers is not None:
                 peers.abort()  # a checkpoint in progress waits for the lost peer, in a group that ends now
             self._saver.finish()

@@ -7,7 +7,7 @@ when the job starts, ends or is paused, when a job of a higher priority is submi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -19,14 +19,20 @@ from service.domain.jobs.job import Allocation, Job, size_of
 _RELEASING = frozenset({JobState.RESIZING, JobState.RECOVERING, JobState.CANCELLING, JobState.RUNNING})
 
 
-def with_promise(job: Job, slots: Allocation | None, now: datetime) -> Job:
-    """Return a waiting job with the slots that a round promises it; None ends an earlier promise."""
+def with_promise(job: Job, slots: Allocation | None, now: datetime, stopped: Sequence[str] = ()) -> Job:
+    """Return a waiting job with the slots that a round promises it; None ends an earlier promise.
+
+    `stopped` are the ids of the jobs that this round stops for it.
+    """
     before = job.progress.promise
     if slots is None:
         promise = None
     else:
         promise = SlotPromise(
-            at=now, slots={node: list(own) for node, own in slots.items()}, generation=job.newest_generation
+            at=now,
+            slots={node: list(own) for node, own in slots.items()},
+            generation=job.newest_generation,
+            stopped=list(stopped),
         )
         if before is not None and (before.slots, before.generation) == (promise.slots, promise.generation):
             promise = before

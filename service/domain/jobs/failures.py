@@ -17,7 +17,13 @@ from headway.contract.runtime import (
 )
 from headway.contract.views.jobs import JobProgress, Reason
 from service.domain.jobs.shell_errors import misses_a_file, shell_advice
-from service.domain.jobs.tracebacks import lost_a_peer, never_met, traceback_in, what_differs
+from service.domain.jobs.tracebacks import (
+    left_for_a_peer,
+    lost_a_peer,
+    never_met,
+    traceback_in,
+    what_differs,
+)
 
 _TEARDOWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGSEGV})
 """Signals that can kill an interpreter after its work is done, raised in threads of native libraries."""
@@ -117,7 +123,8 @@ def judge(exits: Sequence[RankExit], *, uploaded: bool = True) -> EndVerdict:
     `uploaded` is False for a job without a folder, whose script may be missing for that reason.
 
     Ranks none of which has an error of its own, but that could not connect to each other, are no error of the script.
-    All ranks leave together once they find that they differ, whatever ends some of them meanwhile.
+    All ranks leave together once they find that they differ, whatever ends some of them meanwhile. A rank that leaves
+    because it lost a peer is no cause where the peer ended by an error of its own.
     """
     apart = [never_met(exit_.log_tail) for exit_ in exits if ending_of(exit_) is not Ending.STOPPED]
     if apart and apart[0] is not None and all(apart):
@@ -125,11 +132,22 @@ def judge(exits: Sequence[RankExit], *, uploaded: bool = True) -> EndVerdict:
     asked = [exit_ for exit_ in exits if exit_.exit_code == EXIT_RETRY]
     if differs := next(filter(None, (what_differs(exit_.log_tail) for exit_ in asked)), None):
         return EndVerdict(Ending.INFRASTRUCTURE, Reason.REPLICAS_DIFFER, f"the ranks differ: {differs}")
+    causes = _without_aftermath(exits)
     for ending in _WORST_FIRST:
-        found = [exit_ for exit_ in exits if ending_of(exit_) is ending]
+        found = [exit_ for exit_ in causes if ending_of(exit_) is ending]
         if found:
             return _verdict(ending, min(found, key=_cause_order), uploaded=uploaded)
     return EndVerdict(Ending.STOPPED, Reason.PREEMPTED, "no rank had started")
+
+
+def _without_aftermath(exits: Sequence[RankExit]) -> Sequence[RankExit]:
+    """Return the exits without ranks that asked for a retry because of a lost peer, if an error of a peer's own explains the loss."""
+    explained = any(
+        ending_of(exit_) is Ending.USER_ERROR and not lost_a_peer(exit_.log_tail) for exit_ in exits
+    )
+    if not explained:
+        return exits
+    return [exit_ for exit_ in exits if exit_.exit_code != EXIT_RETRY or not left_for_a_peer(exit_.log_tail)]
 
 
 def _cause_order(exit_: RankExit) -> tuple[bool, bool, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from headway.contract.runtime import CANNOT_REACH, REPLICAS_DIFFER
+from headway.contract.runtime import CANNOT_REACH, PEER_LOST, REPLICAS_DIFFER
 
 _BEGIN = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
@@ -26,6 +26,8 @@ _NEVER_MET = re.compile(
 
 _DIFFER = re.compile(rf"headway: {REPLICAS_DIFFER}")
 """The library's line about ranks that differ, which it writes before it leaves."""
+_LEFT = re.compile(rf"headway: {PEER_LOST}\b")
+"""The library's line about a lost peer, which it writes before it leaves."""
 
 
 def traceback_in(log_tail: Sequence[str]) -> list[str]:
@@ -58,6 +60,11 @@ def lost_a_peer(log_tail: Sequence[str]) -> bool:
     """Return True if a rank ended because a peer had ended: its traceback ends with a connection error."""
     found = traceback_in(log_tail)
     return bool(found) and _AFTERMATH.search(found[-1]) is not None
+
+
+def left_for_a_peer(log_tail: Sequence[str]) -> bool:
+    """Return True if the library said that the rank leaves because a peer was lost."""
+    return any(_LEFT.match(line) for line in log_tail)
 
 
 def never_met(log_tail: Sequence[str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,9 @@ from service.domain.life.lingering import STOPPED_AFTER_SCRIPT, with_ended_scrip
 from service.domain.life.starts import start_generation
 from service.domain.life.unreached import note_unreached
 from service.domain.perf.milestones import verdict as verdict_on_forecasts
+
+_NO_STORE_HERE = re.compile(r"client socket has .*(127\.0\.0\.1|localhost|::1)")
+"""Error of torch without a store on the rank's own host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +137,10 @@ def _waited_for_itself(life: Life, verdict: EndVerdict) -> EndVerdict:
     which none of them opens the store.
     """
     spec = life.job.spec
-    if (
-        verdict.reason is not Reason.UNREACHABLE
-        or spec.allowed_sizes() != (1,)
-        or spec.environment is Launch.PLAIN
-    ):
+    if verdict.reason is not Reason.UNREACHABLE or spec.environment is Launch.PLAIN:
         return verdict
+    if spec.allowed_sizes() != (1,):
+        return replace(verdict, message=_with_store_advice(verdict.message))
     return EndVerdict(
         Ending.USER_ERROR,
         Reason.USER_ERROR,
@@ -147,12 +149,22 @@ def _waited_for_itself(life: Life, verdict: EndVerdict) -> EndVerdict:
     )
 
 
+def _with_store_advice(said: str) -> str:
+    """Return an error with the remedy, if ranks found no store on their own host: the agent opens it at the address that it sets."""
+    if _NO_STORE_HERE.search(said) is None:
+        return said
+    return f"{said.rstrip('.')}; Headway opens the store at the MASTER_ADDR and MASTER_PORT that it sets: a script that sets others must leave them"
+
+
 def _with_unreached_host(
     life: Life, crew: Crew, exits: Sequence[RankExit], verdict: EndVerdict
 ) -> tuple[Life, EndVerdict]:
     """Return the life with a note about the host that a rank could not reach, and the verdict with its name."""
     nodes = {one.rank: one.node_id for one in crew.running}
-    rank = next(one.rank for one in exits if never_met(one.log_tail) == verdict.message)
+    said_by = {one.rank: never_met(one.log_tail) for one in exits}
+    rank = next(
+        rank for rank, said in said_by.items() if said and verdict.message.startswith(said.rstrip("."))
+    )
     life, said = (
         note_unreached(life, nodes[rank], verdict.message) if rank in nodes else (life, verdict.message)
     )

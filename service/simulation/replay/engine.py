@@ -12,6 +12,8 @@ import numpy as np
 from service.domain.allocation.knapsack.problem import NOTHING, Row, Solve
 from service.domain.allocation.knapsack.solver import solve as production_solve
 from service.domain.cluster.contention_rules import RUN_COSTS
+from service.domain.cluster.snapshot import LATEST_ARRIVALS
+from service.domain.contention.arrivals import Growth, lasting_s, short_lived
 from service.domain.contention.deadline_plan import Deadlines
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
@@ -20,6 +22,7 @@ from service.domain.perf.forecast import forecast
 from service.domain.policies.framework.checked import CheckedPolicy
 from service.domain.policies.framework.policy import Policy, RoundInput, keeps_batch, rhythm_of
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
+from service.simulation.model.clusters import parts_by_kind
 from service.simulation.model.world import Replay, RoundRows, View, World
 from service.simulation.replay.finished import FinishedClasses
 from service.simulation.replay.jobs import ReplayJobs, Tables
@@ -227,6 +230,7 @@ class _Run:
         """Return the input of a round that decides about the jobs `rows` (n,)."""
         jobs, transitions = self._jobs, self._transitions
         goodput, allowed = self._without_growth(rows, *self._speeds.look(rows, phase), now_s)
+        allowed = allowed & ~self._short_lived(rows, allowed, now_s)
         declares = self._declares[rows]
         if self._world.rules.latencies is not None:
             declares = declares & transitions.has_announced_work(rows, now_s) & self._speeds.knows(rows)
@@ -316,6 +320,33 @@ class _Run:
         allowed[just_changed] &= slots <= slots[held][:, None]
         goodput[just_changed] = np.minimum(goodput[just_changed], goodput[just_changed, held][:, None])
         return goodput, allowed
+
+    def _short_lived(self, rows: IntArray, allowed: BoolArray, now_s: float) -> BoolArray:
+        """Return the columns (n, C) that the jobs `rows` (n,) would probably have to leave soon, as rounds of the service do."""
+        jobs, slots = self._jobs, self._world.configurations.slots
+        if self._world.rules.live_pause_s is not None:
+            return np.zeros_like(allowed)
+        held = jobs.column[self._active]
+        parts = np.asarray(parts_by_kind(self._world.configurations), dtype=np.float64)
+        free = np.array([row.capacity for row in self._nodes.rows[: parts.shape[1]]]) - parts[
+            held[held != NOTHING]
+        ].sum(axis=0)
+        waits_s = jobs.held_until_s[self._active[held == NOTHING]]
+        latest_s = np.sort(jobs.submit_s[: self._next])[-LATEST_ARRIVALS:]
+        again_s = waits_s[~np.isin(waits_s, jobs.submit_s[: self._next])]
+        least = np.where(allowed, slots, slots.max(initial=0)).min(axis=1, initial=slots.max(initial=0))
+        return short_lived(
+            Growth(
+                current=jobs.column[rows],
+                slots=slots,
+                parts=parts,
+                restarted=np.ones(len(rows), dtype=np.bool_),
+                stay_s=lasting_s(jobs.restart_s[rows], self._contention.min_run_s),
+                least=least,
+                room=np.maximum(free, 0.0),
+                arrived_s=(now_s - np.concatenate([latest_s, again_s])).tolist(),
+            )
+        )
 
     def _bounds(self, now_s: float) -> tuple[Row, ...]:
         """Return the constraints of the nodes, less the slots held by jobs in transition."""

@@ -19,7 +19,6 @@ from service.domain.allocation.configurations.settled import settled_job
 from service.domain.allocation.inputs.round import Round, build_round
 from service.domain.cluster.snapshot import SlotKey, Snapshot
 from service.domain.jobs.job import Job, class_of
-from service.domain.jobs.launchers import launcher_warning
 from service.domain.perf.forecast import Z90, Remaining, WorkSource, remaining_of
 from service.domain.perf.scores import error_ratio, inside, score
 from service.domain.policies.framework.followed import following
@@ -99,7 +98,7 @@ async def plan_job(
 def warnings_of(spec: JobSpec, round_: Round, *, knows_class: bool) -> list[str]:
     """Return warnings that the user should read before submitting."""
     wanted, usable = spec.resources.devices, round_.scope.usable_slots(spec)
-    found = [] if (launcher := launcher_warning(spec)) is None else [launcher]
+    found = []
     if not usable:
         there = ", ".join(round_.scope.capacities) or "none yet"
         found.append(f"no node has {' or '.join(wanted) or 'any slot'}; kinds in this cluster: {there}")

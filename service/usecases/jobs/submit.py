@@ -17,7 +17,6 @@ from headway.contract.views.forecasts import DeadlineOutlook
 from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.identity.access import Principal
 from service.domain.jobs.job import Job
-from service.domain.jobs.launchers import launcher_warning
 from service.domain.perf.goal_target import target_of
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
 from service.usecases.identity.secrets import check_environment, credentials_in
@@ -200,8 +199,7 @@ def _hints(spec: JobSpec) -> list[str]:
     found = credentials_in(spec.env)
     hint = f"env {', '.join(found)} looks like a credential, which everyone who sees the job can read: store it as a secret"
     hints = [f"{hint} (headway secret set)"] if found else []
-    launcher = launcher_warning(spec)
-    return [*hints, *([] if launcher is None else [launcher]), *warnings_of(spec)]
+    return [*hints, *warnings_of(spec)]
 
 
 async def check_devices(tx: Transaction, spec: JobSpec) -> None:

@@ -140,7 +140,7 @@ def _waiting(job: Job, decision: Decision, now: datetime) -> Job:
     """Return the job with the reason, message and promised slots of a decision to wait; otherwise the job itself."""
     if decision.action is not Action.WAIT or job.state is not JobState.PENDING:
         return job
-    job = with_promise(job, decision.promised, now)
+    job = with_promise(job, decision.promised, now, decision.stopped_for_it)
     if (job.reason, job.message) == (decision.reason, decision.message):
         return job
     return replace(job, reason=decision.reason, message=decision.message)

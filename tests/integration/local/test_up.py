@@ -144,6 +144,16 @@ def test_a_signal_stops_everything_in_order(data: Path, number: signal.Signals):
     until(lambda: not processes_of(data), "everything to be gone")
 
 
+STARTS = (
+    "starting PostgreSQL",
+    "migrating the database",
+    "starting api",
+    "starting scheduler",
+    "starting agent local-1",
+)
+"""Steps of a start in their order."""
+
+
 @pytest.mark.slow
 def test_a_background_stack_is_stopped_by_down(data: Path):
     flags = ["--data", str(data)]
@@ -162,6 +172,10 @@ def test_a_background_stack_is_stopped_by_down(data: Path):
     done = subprocess.run(command, capture_output=True, text=True, env=home(data), check=False)
     assert done.returncode == 0, done.stderr
     assert "headway down" in done.stdout
+    steps = done.stderr.splitlines()
+    began = [next(at for at, step in enumerate(steps) if step.startswith(one)) for one in STARTS]
+    assert began == sorted(began), "each start is named when it happens"
+    assert "Headway is up" not in done.stderr, "the summary stands once, on stdout"
     with client_of(data) as client:
         assert [node.name for node in client.nodes()] == ["local-1"]
     second = subprocess.run(command, capture_output=True, text=True, env=home(data), check=False)

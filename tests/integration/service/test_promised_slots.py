@@ -41,4 +41,5 @@ async def test_a_job_starts_on_the_slots_that_others_release_for_it_although_a_t
     assert (run.job_name, [one.slot for one in run.ranks]) == ("high", [0, 1])
     high, third = await harness.job("high"), await harness.job("third")
     assert (high.state, promised(high)) == (JobState.STARTING, [])
+    assert "for which first and second (priority 10 against 90) were stopped" in high.message
     assert third.state is JobState.PENDING

@@ -13,6 +13,7 @@ import numpy as np
 from headway.contract.spec import Resize
 from headway.contract.values.depths import mean_depth
 from headway.contract.values.devices import slots_by_kind
+from headway.contract.values.listing import all_of
 from headway.contract.values.markets import pool_name
 from headway.contract.values.topology import level_name
 from headway.contract.views.jobs import Reason, SizeOption
@@ -178,7 +179,7 @@ def options_of(
 def why_start(case: Case, allocation: Allocation) -> ReasonText:
     """Return the reason that a waiting job starts at this size."""
     nodes = case.round.snapshot.nodes
-    text = f"{case.chosen} on {', '.join(nodes[node].name for node in allocation)}"
+    text = f"{case.chosen} on {', '.join(nodes[node].name for node in allocation)}{_stopped_text(case)}"
     slots = int(case.round.columns.configurations.slots[case.column])
     may_grow = case.job.spec.elastic.resize is not Resize.NEVER and max(case.job.sizes) > slots
     if may_grow and not any(option.measured for option in case.options):
@@ -190,6 +191,18 @@ def why_start(case: Case, allocation: Allocation) -> ReasonText:
     elif case.search:
         text += f"; {case.search}"
     return ReasonText(Reason.ALLOCATED, text)
+
+
+def _stopped_text(case: Case) -> str:
+    """Return the jobs that were stopped for one that starts now; empty if there are none."""
+    promise, jobs = case.job.progress.promise, case.round.snapshot.jobs
+    stopped = [jobs[one] for one in promise.stopped if one in jobs] if promise is not None else []
+    if not stopped:
+        return ""
+    priorities = sorted({job.spec.priority for job in stopped})
+    of = f"priority {all_of([str(one) for one in priorities])} against {case.job.spec.priority}"
+    was = "was" if len(stopped) == 1 else "were"
+    return f", for which {named(stopped, case.job.spec.project)} ({of}) {was} stopped"
 
 
 def why_keep(case: Case) -> ReasonText:

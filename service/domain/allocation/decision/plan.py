@@ -105,6 +105,8 @@ class Decision:
     """Expected start of a job that waits, if known."""
     promised: Allocation | None = None
     """Slots that others release for a waiting job, for WAIT; None without any."""
+    stopped_for_it: tuple[str, ...] = ()
+    """Ids of the jobs that this round stops for a job with promised slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ def decide(
         for row, column in enumerate(chosen)
     ]
     decided = [_with_outlook(case, _decide(case, placements, facts), short_of_money) for case in cases]
-    decisions = _paced(snapshot.orders, cases, decided, choices)
+    decisions = _with_stopped(_paced(snapshot.orders, cases, decided, choices), placements)
     return Plan(
         tuple(_with_batch(case, one) for case, one in zip(cases, decisions, strict=True)),
         round_,
@@ -195,6 +197,19 @@ def _paced(
         case = cases[row]
         paced[row] = _decision(case, Action.KEEP, _held(case), why_put_off(case, until))
     return paced
+
+
+def _with_stopped(decisions: Sequence[Decision], placements: Mapping[str, Placement]) -> list[Decision]:
+    """Return the decisions in which jobs with promised slots name those that this round stops for them."""
+    stopped = {
+        one.job_id for one in decisions if one.action is Action.VACATE and one.reason is Reason.PREEMPTED
+    }
+    return [
+        one
+        if one.promised is None
+        else replace(one, stopped_for_it=tuple(sorted(stopped & set(placements[one.job_id].waits_for))))
+        for one in decisions
+    ]
 
 
 def _own_gain(case: Case, choices: Choices) -> float:

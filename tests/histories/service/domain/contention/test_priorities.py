@@ -101,7 +101,7 @@ class Cluster:
             case Action.WAIT:
                 if promised_slots(job, snapshot) and one.promised is None:
                     self.broken.append(job.id)
-                self.jobs[job.id] = with_promise(job, one.promised, self.now)
+                self.jobs[job.id] = with_promise(job, one.promised, self.now, one.stopped_for_it)
             case Action.VACATE:
                 keys = frozenset(snapshot.slots_held_by(job.id))
                 self.stopped[job.id] = (self.now, keys)

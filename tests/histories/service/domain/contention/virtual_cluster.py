@@ -151,7 +151,9 @@ class VirtualCluster:
         match one.action:
             case Action.WAIT:
                 before = life.job.progress.promise
-                life.job = replace(with_promise(life.job, one.promised, self.now), reason=one.reason)
+                life.job = replace(
+                    with_promise(life.job, one.promised, self.now, one.stopped_for_it), reason=one.reason
+                )
                 if before is not None and one.promised is None and not self._overtaken(life, before.at):
                     self.broken.append((life.job.id, self.now_s))
             case Action.START:

@@ -124,6 +124,27 @@ def test_ranks_that_differ_are_judged_by_what_they_say() -> None:
     assert judge([replace(differ, log_tail=("epoch 1",))]).reason is Reason.RETRY_REQUESTED
 
 
+LEFT = "headway: a peer was lost before the first step: Connection closed by peer; this process exits with a request for a restart"
+
+
+@pytest.mark.parametrize(
+    ("own", "left", "reason", "said"),
+    [
+        (rank(0, *OWN), LEFT, Reason.USER_ERROR, "rank 0 exited with code 1"),
+        (rank(0, *PEER), LEFT, Reason.RETRY_REQUESTED, "rank 1 asked to be started again"),
+        (replace(rank(0), exit_code=None, signal=9), LEFT, Reason.RANK_LOST, "rank 0 was killed"),
+        (rank(0, *OWN), "wants another try", Reason.RETRY_REQUESTED, "rank 1 asked to be started again"),
+    ],
+    ids=["an error of its own", "an error by a lost peer", "killed", "a retry that the script asked for"],
+)
+def test_a_rank_that_left_for_a_lost_peer_is_not_the_cause_where_the_peer_ended_by_itself(
+    own: RankExit, left: str, reason: Reason, said: str
+) -> None:
+    verdict = judge([own, replace(rank(1, left), exit_code=EXIT_RETRY)])
+    assert verdict.reason is reason
+    assert verdict.message.startswith(said)
+
+
 def test_the_whole_chain_of_exceptions_is_found() -> None:
     during = ("", "During handling of the above exception, another exception occurred:", "")
     cause = ("", "The above exception was the direct cause of the following exception:", "")

@@ -32,3 +32,21 @@ def test_an_only_rank_that_waited_for_a_store_is_told_of_launch_plain(
     job = after_end(cluster, WAITED).job
     assert job.state is state
     assert ("set launch: plain" in job.message) == (state is JobState.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [("(127.0.0.1, 29777)", True), ("localhost:29777", True), ("(10.0.0.7, 29777)", False)],
+)
+def test_ranks_without_a_store_on_their_own_host_are_told_to_leave_its_address(
+    address: str, told: bool
+) -> None:
+    cluster = failing(training())
+    values = job_of(cluster).spec.model_dump(by_alias=True)
+    alter(cluster, spec=JobSpec.model_validate({**values, "elastic": {"min": 1, "max": 2}}))
+    error = f"torch.distributed.DistNetworkError: The client socket has timed out after 20000ms while trying to connect to {address}."
+    job = after_end(cluster, exit_of(exit_code=1, log_tail=(error,))).job
+    assert (
+        job.state,
+        f"{address}; Headway opens the store at the MASTER_ADDR and MASTER_PORT" in job.message,
+    ) == (JobState.RECOVERING, told)

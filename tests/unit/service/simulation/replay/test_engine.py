@@ -100,13 +100,29 @@ def test_a_promise_precedes_an_earlier_deadline() -> None:
 @pytest.mark.parametrize(("rules", "pause_s", "restarts"), [(EVERY_MINUTE, 7.0, 1), (LIVE, 1.0, 0)])
 def test_a_change_costs_a_restart_or_a_live_pause(rules: ClusterRules, pause_s: float, restarts: int) -> None:
     def grows(given: RoundInput) -> list[int]:
-        return [0 if given.age_s[0] < 100.0 else 2]
+        return [0 if given.age_s[0] < 300.0 else 2]
 
     found, seen = scripted(world((0.0, STEADY), rules=rules), grows)
-    assert found.jobs.end_s[0] == pytest.approx(120.0 + pause_s + (400.0 - (60.0 - 7.0)) / 4)
+    assert found.jobs.end_s[0] == pytest.approx(300.0 + pause_s + (400.0 - (240.0 - 7.0)) / 4)
     assert (found.jobs.changes[0], found.jobs.restarts[0]) == (1, restarts)
     assert found.jobs.lost_s[0] == pytest.approx(7.0 + pause_s)
     assert seen.rounds[0][0].change_s[0] == pause_s
+
+
+@pytest.mark.parametrize(("rules", "from_s"), [(EVERY_MINUTE, 300.0), (LIVE, 120.0)])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_restarted_job_grows_only_once_no_job_is_expected_within_its_minimum_run_time(
+    rules: ClusterRules, from_s: float, others: int
+) -> None:
+    """A restart of 7 s has to last for 147 s. The node of four slots has no room for two more jobs beside the larger size."""
+
+    def first_grows(given: RoundInput) -> list[int]:
+        return [2 if given.age_s[0] >= 120.0 and given.allowed[0, 2] else 0, *[NOTHING] * others]
+
+    scene = world(*[(float(number), STEADY) for number in range(1 + others)], rules=rules)
+    _, seen = scripted(scene, lambda given: first_grows(given)[: len(given.current)])
+    grown_s = [given.age_s[0] for given, chosen in seen.rounds if chosen[0] == 2]
+    assert grown_s[0] == from_s
 
 
 def test_a_start_from_nothing_is_a_restart_even_where_changes_are_live() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headway.contract.launchers import launcher_in, launcher_warning
 from headway.contract.spec import JobSpec
-from service.domain.jobs.launchers import launcher_in, launcher_warning
 
 
 @pytest.mark.parametrize(
