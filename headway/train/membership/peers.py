@@ -206,6 +206,13 @@ class Peers:
         """True on rank 0, which reports for the run."""
         return self.rank == 0
 
+    @property
+    def store(self) -> Any:
+        """Store in which these ranks have met; None for a rank alone."""
+        if self._store is None and self.world_size > 1 and dist.is_initialized():
+            return dist.distributed_c10d._get_default_store()  # noqa: SLF001  # of a group that another launcher started
+        return self._store
+
     def promise(self, tensor: torch.Tensor, work: Any) -> Promise:
         """Return a promise for a collective, torch's `work`, that fills the tensor. `abort` fulfils it with the present contents."""
         self.waits.follow(work)
