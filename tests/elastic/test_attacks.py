@@ -13,7 +13,7 @@ from tests.elastic.test_live import lose
 
 KINDS = (
     *("tensor rate", "swa", "one cycle", "chained", "lookahead", "scaler", "own clip", "checkpointing"),
-    *("reassigned", "moved", "game together", "game in turns"),
+    *("reassigned", "moved", "pool", "game together", "game in turns"),
 )
 LAYERED = ("parametrized", "pruned", "tied", "lazy")
 """Kinds that change layers after `prepare`, which a new rank has not done when it joins."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.optim.swa_utils import SWALR, AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import headway
+from headway.train.host.connections import connections
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--kind", required=True)
@@ -140,6 +142,11 @@ def change() -> None:
     if kind == "reassigned":
         net.head.weight = nn.Parameter(torch.full((1, 6), 0.1, dtype=torch.float64))
         optimizer.param_groups[0]["params"][4] = net.head.weight
+    if kind == "pool":
+        ours = run._team.peers.connections
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert ours & connections() == ours
+            assert not ours & pool.apply(connections)
     if kind == "moved":
         net.to(torch.float32).to(torch.float64)  # which makes new nodes for the gradients
 

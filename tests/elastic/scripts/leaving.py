@@ -24,4 +24,3 @@ for step in run.train_steps(10):
         optimizer.zero_grad()
     if step + 1 == (options.leaves if run.rank == 1 else options.all):
         break
-print(f"left after {run.steps}")
