@@ -143,6 +143,7 @@ def change() -> None:
         net.head.weight = nn.Parameter(torch.full((1, 6), 0.1, dtype=torch.float64))
         optimizer.param_groups[0]["params"][4] = net.head.weight
     if kind == "pool":
+        multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # as a rank of an agent is
         ours = run._team.peers.connections
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert ours & connections() == ours
