@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from headway.contract.runtime import Hello
 from headway.preemption import StopRequest
@@ -18,9 +19,10 @@ from headway.train.assembly import assemble_training
 from headway.train.checkpoint.replica import Place, Stateful
 from headway.train.collectives.registry import make_backend
 from headway.train.data.goal import TrainingGoal, Until, ends_by_progress
+from headway.train.gradients.averages import average_once_per_batch
 from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.device import device_of
-from headway.train.gradients.stepping import name_unprepared, step_once_per_batch
+from headway.train.gradients.stepping import SkippedSteps, is_optimizer, name_unprepared, step_once_per_batch
 from headway.train.gradients.wrapping import once_per_batch
 from headway.train.host.environment import Environment
 from headway.train.membership.changes import Callback, Changes, Preemption
@@ -187,9 +189,12 @@ class Run(RunData):
         if self._environment.live and self.device.type == "cpu":
             share = 1 if parallelize is None else self.world_size
             touch_for_training(parameter_bytes // share)
+        skipped = SkippedSteps()
         for one in (optimizer, *more):
-            if isinstance(one, Optimizer):
-                step_once_per_batch(one, gradients)
+            if is_optimizer(one):
+                step_once_per_batch(one, gradients, skipped)
+            elif isinstance(one, AveragedModel):
+                average_once_per_batch(one, gradients)
         name_unprepared(gradients, [one for one in (optimizer, *more) if isinstance(one, Optimizer)])
         return gradients.model, optimizer, *wrapped
 
@@ -334,7 +339,11 @@ class Run(RunData):
         training.join()
         while not training.finished:
             epoch = training.place.position.epoch
-            yield epoch
+            try:
+                yield epoch
+            except GeneratorExit:
+                training.left()
+                raise
             training.end_epoch(epoch)
         self._complete(training)
 
@@ -342,7 +351,11 @@ class Run(RunData):
         training.join()
         while not training.finished:
             epoch = training.place.position.epoch
-            yield from source.bodies(training)
+            try:
+                yield from source.bodies(training)
+            except GeneratorExit:
+                training.left()
+                raise
             training.end_epoch(epoch)
         self._complete(training)
 

@@ -20,8 +20,10 @@ from headway.train.data.reported_values import ReportedValues
 from headway.train.departure import Departure
 from headway.train.gradients.averaging import Gradients
 from headway.train.gradients.probe import NoiseProbe
+from headway.train.host.output import exit_actions
 from headway.train.membership.changes import Changes
 from headway.train.membership.control import Mailbox
+from headway.train.membership.left_loop import mark_left, refuse_left
 from headway.train.membership.meeting import PeersLost, Superseded
 from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
@@ -214,6 +216,17 @@ class Training:
         self._reporter.completed(self.place, is_main=self._team.rank == 0)
         self._stop.ignore()
 
+    def left(self) -> None:
+        """Note that the script has left the training loop early. The end of the process tells the ranks that train on."""
+        if self._team.peers is not None:
+            exit_actions.callback(self._mark_left, self._team.peers, self.place.steps)
+
+    @staticmethod
+    def _mark_left(peers: Peers, steps: int) -> None:
+        with suppress(PeersLost):
+            if (store := peers.store) is not None:
+                mark_left(store, peers.rank, steps)
+
     @property
     def _present_batching(self) -> Batching:
         assert self._batching is not None, "feed() comes first"
@@ -338,7 +351,13 @@ class Training:
         """Follow the order, or the next one, and every newer one, until this rank trains again.
 
         May end the process: if this rank is not a member, on a request to stop, or when no order comes.
+
+        Raises:
+            LoopLeft: a peer was lost because it has left the training loop.
         """
+        if lost and self._team.peers is not None and (store := self._team.peers.store) is not None:
+            with suppress(PeersLost):
+                refuse_left(store, self.place.steps)
         self._changes.begin(None if lost else order)
         self._boundary = None
         self.pace.restart()

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from headway.train.collectives import registry
+from headway.train.host.output import exit_actions
 from tests.elastic import streamed
 
 ENV_COLLECTIVE = "TEST_COLLECTIVE"
@@ -48,3 +49,4 @@ def be_a_rank(script: str, arguments: Sequence[str], env: Mapping[str, str], log
     # as the interpreter does it
     sys.path[:0] = [os.path.dirname(script), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]  # noqa: PTH120
     runpy.run_path(script, run_name="__main__")
+    exit_actions.close()  # `multiprocessing` ends its children without `atexit`

@@ -210,8 +210,11 @@ def _run_to_exit_code(name: str, *, is_module: bool) -> int:
             _run_file(name)
     except SystemExit as request:
         code = _exit_code(request.code)
+        if code:
+            sys.last_value = request
     except BaseException as error:  # noqa: BLE001  # reported as the interpreter does
         error.__traceback__ = _without_our_frames(error.__traceback__)
+        sys.last_value = error  # as the interpreter does: actions at exit see that the program has failed
         sys.excepthook(type(error), error, error.__traceback__)
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
     return code

@@ -80,7 +80,7 @@ class Gradients:
         self._device = device
         self.trainable = TrainableSet(model)
         """Parameters of the model that train."""
-        self._untold = self._told_of_hook = False
+        self._untold = self._told_of_hook = self._told_of_turns = False
         self._shards = False
         self._fixed: FixedLayers | None = None
         self._samples = self._done = 0
@@ -202,6 +202,8 @@ class Gradients:
             self._tell_of_hook()
         if self._partial is not None:
             self._partial.begin(partial)
+        if self._unused is not None:
+            self._unused.reduced = False
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = last
 
@@ -222,6 +224,21 @@ class Gradients:
             f"a hook on {name} sees a part of the gradient, that of one rank and micro-batch: one that is not linear, such as a "
             "clamp, gives another result at another size; change gradients after backward() instead, if not run.accumulating"
         )
+
+    def _tell_of_turns(self) -> None:
+        """Warn once of a forward pass after the step in a batch of several micro-batches, as of a GAN that steps in turns."""
+        if (
+            self.stepped
+            and not self._told_of_turns
+            and self._done > self._samples
+            and torch.is_grad_enabled()
+        ):
+            self._told_of_turns = True
+            warn(
+                "the model was called after optimizer.step() within a batch of several micro-batches: only the last of them "
+                "sees the new parameters, so the result depends on the number of ranks; step all optimizers at the end of the "
+                "batch, or accumulate nothing (max_local_batch)"
+            )
 
     def abandon(self) -> None:
         """Discard the gradients of an incomplete batch, because the script left its loop."""
@@ -330,6 +347,7 @@ class Gradients:
     def _forward_alone(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, and show its output to the probe if it is that of the whole step."""
         self._follow_alone()
+        self._tell_of_turns()
         output = self.model.module(*args, **kwargs)
         if self.probe is not None and torch.is_grad_enabled() and self._samples == self._global_batch:
             self.probe.forward(output, self._parameters, self._samples)
@@ -337,6 +355,7 @@ class Gradients:
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run DDP's forward pass after its collectives, whose errors are recorded instead of raised in the script."""
+        self._tell_of_turns()
         if torch.is_grad_enabled() and self._untold and not self.broken:
             self._untold = False
             try:
@@ -386,8 +405,10 @@ class Gradients:
         gradient = bucket.buffer()
         if bucket.is_last():
             self.meter.end()
-            if self.probe is not None:
+            if (unused := self._unused) is not None:
                 # DDP queues its callback, which completes the gradient, between these two.
+                after_backward(lambda: after_backward(unused.finish))
+            if self.probe is not None:
                 done = functools.partial(self.probe.completed, self._parameters)
                 after_backward(lambda: after_backward(done))
         partial = self._partial if self._partial is not None and self._partial.active else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Protocol
+from operator import is_
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -46,6 +47,8 @@ class TrainableSet:
         self._listed = self._followed = -1
         self._flags: list[bool] = []
         self._known: list[tuple[nn.Parameter, bool]] = []
+        self._places: list[int] = []
+        self._nodes: list[Any] = []
         self.follow()
 
     @property
@@ -62,13 +65,21 @@ class TrainableSet:
         """Look at the parameters again, and return True if others train than before."""
         self.list_again()
         flags = [one.requires_grad for one in self.all]
-        if self._listed == self._followed and flags == self._flags:
+        # Only a parameter whose values are elsewhere may have another node.
+        places = [one.data_ptr() if type(one) is nn.Parameter else 0 for one in self.all]
+        if self._listed == self._followed and flags == self._flags and places == self._places:
             return False
-        self._followed, self._flags = self._listed, flags
+        self._followed, self._flags, self._places = self._listed, flags, places
+        before_nodes, self._nodes = self._nodes, [_node_of(one) for one in self.all]
         found = list(zip(self.all, flags, strict=True))
-        if len(found) == len(self._known) and all(
-            now[0] is before[0] and now[1] is before[1]
-            for now, before in zip(found, self._known, strict=True)
+        same_nodes = len(before_nodes) == len(found) and all(map(is_, self._nodes, before_nodes))
+        if (
+            same_nodes
+            and len(found) == len(self._known)
+            and all(
+                now[0] is before[0] and now[1] is before[1]
+                for now, before in zip(found, self._known, strict=True)
+            )
         ):
             return False
         before = {id(one): trains for one, trains in self._known}
@@ -102,6 +113,16 @@ class TrainableSet:
         if not any(_has_hook(one) for one in self.parameters):
             return ""
         return next(name for name, one in self._model.named_parameters() if _has_hook(one))
+
+
+def _node_of(parameter: nn.Parameter) -> Any:
+    """Return the node that adds a parameter's gradient, None without one.
+
+    It has the library's hooks, and torch makes another when the parameter changes its type or device (`model.to`).
+    """
+    if type(parameter) is not nn.Parameter or not parameter.requires_grad:
+        return None
+    return torch.autograd.graph.get_gradient_edge(parameter).node
 
 
 def _has_hook(parameter: nn.Parameter) -> bool:

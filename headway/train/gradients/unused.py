@@ -23,6 +23,9 @@ class UnusedParameters:
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
+        self.reduced = False
+        """True once a backward pass has averaged the gradient of the present batch."""
+        self._kept: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._left: set[nn.Parameter] = set()
         self._without: set[nn.Parameter] = set()
         self._hooks: list[Any] = [
@@ -33,6 +36,7 @@ class UnusedParameters:
     def close(self) -> None:
         """Remove the hooks from all parameters."""
         self._left.clear()
+        self._kept.clear()
         while self._hooks:
             self._hooks.pop().remove()
 
@@ -49,7 +53,22 @@ class UnusedParameters:
 
         return tree_map_only(torch.Tensor, watch, output)
 
+    def finish(self) -> None:
+        """Add what earlier passes of the batch averaged to the average of the pass that has ended."""
+        self.reduced = True
+        while self._kept:
+            parameter, earlier = self._kept.pop()
+            if parameter.grad is None:
+                parameter.grad = earlier
+            else:
+                parameter.grad.add_(earlier)
+
     def _begin_backward(self, _gradient: torch.Tensor) -> None:
+        if self.reduced:  # DDP would average the average of an earlier pass again, by the weights of this one
+            self.reduced = False
+            self._kept = [(one, one.grad.clone()) for one in self._parameters if one.grad is not None]
+            for parameter, _ in self._kept:
+                parameter.grad = None
         torch.autograd.Variable._execution_engine.queue_callback(self._complete)  # noqa: SLF001
 
     def _complete(self) -> None:

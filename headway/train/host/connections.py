@@ -50,6 +50,20 @@ def disconnect(names: frozenset[str], *, listening: bool = False) -> None:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
+def release(names: frozenset[str]) -> None:
+    """Put the null device in the place of these sockets in a forked child, whose parent keeps them.
+
+    A child that outlives its parent would otherwise keep the connections open, and the parent's peers would notice its end late.
+    The descriptors stay taken, so that C++ code which closes them closes nothing else.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor, name in list(_named_sockets()):
+        if name in names:
+            with suppress(OSError):
+                os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+
+
 def has_unanswered_attempt(names: frozenset[str]) -> bool:
     """Return True if one of these sockets has asked for a connection twice without an answer, which takes a second.
 

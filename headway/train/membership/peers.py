@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,7 @@ from headway.train.collectives.futures import Promise
 from headway.train.collectives.groups import CONNECT_TIMEOUT, gloo_group, subgroup
 from headway.train.collectives.guarded import LossGuard, form_guarded_group
 from headway.train.collectives.losses import GROUP_ERRORS
-from headway.train.host.connections import connected, connections, disconnect
+from headway.train.host.connections import connected, connections, disconnect, release
 from headway.train.host.environment import Environment
 from headway.train.membership.meeting import (
     NeverMet,
@@ -92,6 +93,19 @@ _abandoned: list[Any] = []
 """Groups with an abandoned collective. Destroying one would wait for its end, which may take minutes."""
 
 
+_living: WeakSet[Peers] = WeakSet()
+
+
+def _release_in_child() -> None:
+    """Release the connections with peers in a forked child, such as a worker of the script's own `DataLoader` or `Pool`."""
+    names = frozenset(name for peers in _living for name in peers.connections)
+    if names:
+        release(names)
+
+
+os.register_at_fork(after_in_child=_release_in_child)
+
+
 class Peers:
     """This rank and its peers. Without peers, every agreement is immediate.
 
@@ -121,6 +135,7 @@ class Peers:
         self._stuck = False
         self._timeout = timeout
         self._connections: frozenset[str] = frozenset()
+        _living.add(self)
         self._store: Any = None
         self._control: Any = None
         if world_size > 1:
@@ -205,6 +220,13 @@ class Peers:
     def is_main(self) -> bool:
         """True on rank 0, which reports for the run."""
         return self.rank == 0
+
+    @property
+    def store(self) -> Any:
+        """Store in which these ranks have met; None for a rank alone."""
+        if self._store is None and self.world_size > 1 and dist.is_initialized():
+            return dist.distributed_c10d._get_default_store()  # noqa: SLF001  # of a group that another launcher started
+        return self._store
 
     def promise(self, tensor: torch.Tensor, work: Any) -> Promise:
         """Return a promise for a collective, torch's `work`, that fills the tensor. `abort` fulfils it with the present contents."""
@@ -367,6 +389,11 @@ class Peers:
             self._guards.pop().close()
         self._control = self._store = None
         self.waits = Waits(self.device)  # its operations hold the group
+
+    @property
+    def connections(self) -> frozenset[str]:
+        """The sockets of the group, by the names that the kernel gives them."""
+        return self._connections
 
     def connected(self) -> frozenset[str]:
         """Return the connections of the group that neither end has closed. Any thread may call it."""
