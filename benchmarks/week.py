@@ -1,0 +1,120 @@
+"""Webhooks of a running service: the delay and the loss of messages, with a real receiver.
+
+    python -m benchmarks.week --json
+
+A scheduler and an API process run over an embedded PostgreSQL (with fsync) and Redis. `--jobs` jobs are submitted and
+cancelled, one each `--pause-s` seconds, and every cancellation is an event with a message. The receiver checks nothing and
+answers at once. `webhook_p99_s` is the 99th percentile of the seconds from the event, as its message says, to the arrival
+of the first copy; the goal is at most 5. `webhooks_lost` counts events without a message within `--patience-s` seconds
+after the last; the goal is 0. `webhooks_repeated` counts further copies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import statistics
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import httpx
+
+from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from benchmarks.servers import TOKEN, migrate, server, service_env
+from headway.local.ports import free_port
+from headway.local.postgres import EmbeddedPostgres
+from headway.local.redis import EmbeddedRedis
+
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@dataclass
+class Receiver:
+    """An HTTP server that keeps the time at which each job's message arrived."""
+
+    delays_s: dict[str, float] = field(default_factory=dict)
+    """Seconds from the event to its first message, by job."""
+    copies: int = 0
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read one message, and answer it."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        size = next(
+            int(line.split(":")[1]) for line in head.split("\r\n") if line.startswith("content-length")
+        )
+        body = json.loads(await reader.readexactly(size))
+        delay_s = (datetime.now(UTC) - datetime.fromisoformat(body["timestamp"])).total_seconds()
+        self.copies += 1
+        self.delays_s.setdefault(body["data"]["name"], delay_s)
+        writer.write(_ANSWER)
+        writer.close()
+
+
+async def measure(port: int, jobs: int, pause_s: float, patience_s: float) -> dict[str, object]:
+    """Cancel jobs, and return the figures about their messages."""
+    receiver = Receiver()
+    hooks = await asyncio.start_server(receiver.take, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{hooks.sockets[0].getsockname()[1]}/"
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    names = [f"job-{number}" for number in range(jobs)]
+    async with (
+        hooks,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", headers=headers) as client,
+    ):
+        made = await client.post("/projects/default/webhooks", json={"name": "week", "url": address})
+        made.raise_for_status()
+        for name in names:
+            (await client.post("/jobs", json={"name": name, "run": "python -V"})).raise_for_status()
+            (await client.post(f"/jobs/{name}/cancel")).raise_for_status()
+            await asyncio.sleep(pause_s)
+        give_up_s = time.monotonic() + patience_s
+        while len(receiver.delays_s) < jobs and time.monotonic() < give_up_s:
+            await asyncio.sleep(0.1)
+    delays_s = sorted(receiver.delays_s.values())
+    if not delays_s:
+        raise RuntimeError(f"none of {jobs} messages arrived within {patience_s:g} s")
+    return {
+        "webhook_p99_s": round(delays_s[int(0.99 * len(delays_s))], 3),
+        "webhook_median_s": round(statistics.median(delays_s), 3),
+        "webhooks_lost": jobs - len(delays_s),
+        "webhooks_repeated": receiver.copies - len(delays_s),
+        "jobs": jobs,
+    }
+
+
+def run(arguments: argparse.Namespace) -> dict[str, object]:
+    """Start the servers, and return the figures."""
+    jobs = 10 if arguments.quick else arguments.jobs
+    with (
+        temporary_folder() as data,
+        EmbeddedPostgres(data / "postgres") as postgres,
+        EmbeddedRedis(data / "redis") as redis,
+    ):
+        env = service_env(
+            data,
+            postgres,
+            redis,
+            HEADWAY_SECRETS_KEY=secrets.token_hex(32),
+            HEADWAY_WEBHOOK_NETWORKS="127.0.0.0/8",
+        )
+        migrate(env)
+        port = free_port()
+        environment = {**env, "HEADWAY_PORT": str(port)}
+        with server(["-m", "service", "all"], environment, f"http://127.0.0.1:{port}/livez"):
+            return asyncio.run(measure(port, jobs, arguments.pause_s, arguments.patience_s))
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__, quick="ten events")
+    parser.add_argument("--jobs", type=int, default=300, help="number of events")
+    parser.add_argument("--pause-s", type=float, default=0.05, help="seconds between two of them")
+    parser.add_argument("--patience-s", type=float, default=60.0, help="wait for the last messages")
+    arguments = parser.parse_args()
+    show(run(arguments), arguments)
+
+
+if __name__ == "__main__":
+    run_benchmark(main)
