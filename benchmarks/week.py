@@ -16,7 +16,7 @@ import asyncio
 import json
 import secrets
 import statistics
-import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -38,6 +38,9 @@ class Receiver:
     delays_s: dict[str, float] = field(default_factory=dict)
     """Seconds from the event to its first message, by job."""
     copies: int = 0
+    expected: int | None = None
+    """Number of jobs with a message, once it is known."""
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read one message, and answer it."""
@@ -49,6 +52,8 @@ class Receiver:
         delay_s = (datetime.now(UTC) - datetime.fromisoformat(body["timestamp"])).total_seconds()
         self.copies += 1
         self.delays_s.setdefault(body["data"]["name"], delay_s)
+        if len(self.delays_s) == self.expected:
+            self.complete.set()
         writer.write(_ANSWER)
         writer.close()
 
@@ -70,9 +75,10 @@ async def measure(port: int, jobs: int, pause_s: float, patience_s: float) -> di
             (await client.post("/jobs", json={"name": name, "run": "python -V"})).raise_for_status()
             (await client.post(f"/jobs/{name}/cancel")).raise_for_status()
             await asyncio.sleep(pause_s)
-        give_up_s = time.monotonic() + patience_s
-        while len(receiver.delays_s) < jobs and time.monotonic() < give_up_s:
-            await asyncio.sleep(0.1)
+        receiver.expected = jobs
+        if len(receiver.delays_s) < jobs:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(receiver.complete.wait(), patience_s)
     delays_s = sorted(receiver.delays_s.values())
     if not delays_s:
         raise RuntimeError(f"none of {jobs} messages arrived within {patience_s:g} s")

@@ -82,6 +82,9 @@ _REMEDIES = (
 """Errors of the YAML parser, what they usually mean (empty: as the parser says), and what to do."""
 
 
+_BOOL = f"{_YAML_TAG}bool"
+
+
 class JobFileError(HeadwayError):
     """Error: the file is not a valid job file."""
 
@@ -137,7 +140,7 @@ def read_yaml(text: str, name: str, most_characters: int) -> tuple[dict[str, Any
         root = yaml.compose(text, Loader=_Loader)
         if root is not None:
             _index(root, (), source)
-        document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        document = None if root is None else _Loader("").construct_document(root)  # type: ignore[no-untyped-call]
     except yaml.MarkedYAMLError as error:
         raise _explained(error, source) from None
     except yaml.reader.ReaderError as error:
@@ -256,6 +259,8 @@ def _index(node: yaml.Node, at: Location, source: YamlSource, within: tuple[yaml
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             line = source.line_at(key.start_mark.index)
+            if at[:1] == ("after",) and key.tag == _BOOL and key.value == "on":
+                key.tag = f"{_YAML_TAG}str"  # the name of a field, which YAML 1.1 reads as true
             here = (*at, _name_of(key, line, source))
             if here in source.lines:
                 raise JobFileError(

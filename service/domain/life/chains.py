@@ -36,8 +36,7 @@ def release(life: Life, predecessors: Sequence[Predecessor]) -> Life:
     verdict = judge(predecessors)
     if not life.job.waits or verdict.chance is not Chance.STARTS:
         return life
-    paused = life.job.state is JobState.PAUSED
-    message = life.job.message if paused else f"{verdict.message}; waits for the next round"
-    return life.advanced(
-        JobEvent.RELEASE, reason=life.job.reason if paused else Reason.SUBMITTED, message=message
-    )
+    if life.job.state is not JobState.PENDING:  # its user paused it
+        return life.with_job(replace(life.job, waits=False)).noted("released", message=verdict.message)
+    message = f"{verdict.message}; waits for the next round"
+    return life.advanced(JobEvent.RELEASE, reason=Reason.SUBMITTED, message=message)
