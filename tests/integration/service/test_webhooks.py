@@ -63,6 +63,8 @@ class Receiver:
     port: int = 0
     holds: bool = False
     """True to leave requests without an answer."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once their connections may close."""
 
     @property
     def url(self) -> str:
@@ -74,9 +76,11 @@ class Receiver:
             name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)
         }
         self.got.append(Received(headers, await reader.readexactly(int(headers["content-length"]))))
-        if not self.holds:
+        if self.holds:
+            await self.released.wait()
+        else:
             writer.write(self.answer)
-            writer.close()
+        writer.close()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Receiver]:
@@ -269,6 +273,7 @@ async def test_messages_of_a_killed_scheduler_arrive_after_its_restart_each_with
         waiting = await items(harness, "/ci/deliveries")
         assert [one["state"] for one in waiting] == ["waiting"] * len(names)  # none was settled
         receiver.holds = False
+        receiver.released.set()
         second = await asyncio.create_subprocess_exec(sys.executable, "-m", "service", "scheduler", env=env)
         try:
             await until(lambda: delivered(harness, len(names)))
