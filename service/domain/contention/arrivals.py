@@ -71,7 +71,7 @@ def quiet_probability(intervals_s: Iterable[float], quiet_s: float, stay_s: floa
 
 def _arrivals(snapshot: Snapshot) -> list[datetime]:
     """Return the times at which jobs began to wait for slots, in order: their submits, and present waits after stops."""
-    times = {*snapshot.arrivals, *(job.submitted_at for job in snapshot.jobs.values())}
+    times = {*snapshot.arrivals, *(job.submitted_at for job in snapshot.jobs.values() if not job.spec.after)}
     times |= {
         job.state_since
         for job in snapshot.jobs.values()

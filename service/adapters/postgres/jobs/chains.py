@@ -58,10 +58,10 @@ _READY = Statement(
 )
 _MOST_EDGES = 2000
 _EDGES = Statement(
-    """
+    f"""
     WITH RECURSIVE linked (job_id) AS (
         SELECT id FROM jobs
-        WHERE CASE WHEN CAST(:job AS text) IS NULL THEN waits ELSE id = :job END
+        WHERE (id = :job OR CAST(:job AS text) IS NULL AND waits AND NOT ({TERMINAL_SQL}))
             AND (CAST(:projects AS text[]) IS NULL OR project = ANY(CAST(:projects AS text[])))
         UNION
         SELECT CASE WHEN edge.job_id = linked.job_id THEN edge.predecessor_id ELSE edge.job_id END
@@ -69,7 +69,7 @@ _EDGES = Statement(
     )
     SELECT job_id, predecessor_id, name, ends, ended_state FROM predecessors
     WHERE job_id IN (SELECT job_id FROM linked) ORDER BY job_id, position LIMIT :most
-    """
+    """  # noqa: S608
 )
 _JOBS = Statement(
     "SELECT id, name, state, message FROM jobs WHERE id = ANY(CAST(:jobs AS text[])) ORDER BY submitted_at, id"
