@@ -1,4 +1,4 @@
-"""Webhooks of a running service: the delay and the loss of messages, with a real receiver.
+"""Daily work with a running service: the delay and the loss of webhooks' messages, and of jobs that start after others.
 
     python -m benchmarks.week --json
 
@@ -7,6 +7,10 @@ cancelled, one each `--pause-s` seconds, and every cancellation is an event with
 answers at once. `webhook_p99_s` is the 99th percentile of the seconds from the event, as its message says, to the arrival
 of the first copy; the goal is at most 5. `webhooks_lost` counts events without a message within `--patience-s` seconds
 after the last; the goal is 0. `webhooks_repeated` counts further copies.
+
+Then a local cluster of one agent runs `--pairs` pairs of jobs, in which the second starts after the first with its files.
+`after_s` is the longest time from the end of a first job to the grant of slots to its second, and `after_median_s` the
+median; the goal is 1.
 """
 
 from __future__ import annotations
@@ -24,9 +28,12 @@ import httpx
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
 from benchmarks.servers import TOKEN, migrate, server, service_env
+from headway.client.client import Client
+from headway.contract.spec import JobSpec
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
+from headway.local.stack import LocalStack
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -91,8 +98,37 @@ async def measure(port: int, jobs: int, pause_s: float, patience_s: float) -> di
     }
 
 
-def run(arguments: argparse.Namespace) -> dict[str, object]:
-    """Start the servers, and return the figures."""
+def after_s(client: Client, pair: int) -> float:
+    """Run a job and one that starts after it. Return the seconds from the end of the first to the slots of the second."""
+    run = 'echo "$HEADWAY_JOB_ID" > "$HEADWAY_OUTPUT_DIR/id"'
+    first = client.submit(JobSpec.model_validate({"name": f"first-{pair}", "run": run}))
+    read = f'test -s "$HEADWAY_AFTER_FIRST_{pair}/id"'
+    second = client.submit(
+        JobSpec.model_validate({"name": f"second-{pair}", "run": read, "after": [f"first-{pair}"]})
+    )
+    client.wait(second)
+    ended_at = client.job(first).finished_at
+    granted_at = next(one.at for one in client.events(second) if one.kind == "allocate")
+    if ended_at is None:
+        raise RuntimeError(f"{first.name} has not ended")
+    return (granted_at - ended_at).total_seconds()
+
+
+def chains(arguments: argparse.Namespace) -> dict[str, object]:
+    """Run the pairs on a local cluster, and return their figures."""
+    pairs = 2 if arguments.quick else arguments.pairs
+    with temporary_folder() as data, LocalStack(data, agents=1, slots=2) as stack, stack.client() as client:
+        after_s(client, 0)  # warm-up
+        taken_s = [after_s(client, pair) for pair in range(1, pairs + 1)]
+    return {
+        "after_s": round(max(taken_s), 3),
+        "after_median_s": round(statistics.median(taken_s), 3),
+        "pairs": pairs,
+    }
+
+
+def webhooks(arguments: argparse.Namespace) -> dict[str, object]:
+    """Start the servers, and return the figures about webhooks."""
     jobs = 10 if arguments.quick else arguments.jobs
     with (
         temporary_folder() as data,
@@ -114,12 +150,13 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = benchmark_parser(__doc__, quick="ten events")
+    parser = benchmark_parser(__doc__, quick="ten events, two pairs")
     parser.add_argument("--jobs", type=int, default=300, help="number of events")
     parser.add_argument("--pause-s", type=float, default=0.05, help="seconds between two of them")
+    parser.add_argument("--pairs", type=int, default=20, help="pairs of jobs, one after the other")
     parser.add_argument("--patience-s", type=float, default=60.0, help="wait for the last messages")
     arguments = parser.parse_args()
-    show(run(arguments), arguments)
+    show({**webhooks(arguments), **chains(arguments)}, arguments)
 
 
 if __name__ == "__main__":
