@@ -140,7 +140,7 @@ def read_yaml(text: str, name: str, most_characters: int) -> tuple[dict[str, Any
         root = yaml.compose(text, Loader=_Loader)
         if root is not None:
             _index(root, (), source)
-        document = None if root is None else _Loader("").construct_document(root)  # type: ignore[no-untyped-call]
+        document = None if root is None else _Loader("").construct_document(root)
     except yaml.MarkedYAMLError as error:
         raise _explained(error, source) from None
     except yaml.reader.ReaderError as error:

@@ -14,6 +14,9 @@ MOST_AFTER: Final = 20
 _JOB_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 
+_JobName = Annotated[str, Field(pattern=_JOB_PATTERN)]
+
+
 class AfterEnd(StrEnum):
     """Ends of a job for which another one waits: success, failure, or any end."""
 
@@ -25,12 +28,14 @@ class AfterEnd(StrEnum):
 class After(SpecPart):
     """A job that must end before this one starts, by name or id.
 
-    With `files`, the ranks find the files of its output folder in the folder that `variable` names.
+    With `files`, the ranks find the files of its output folder in the folder that the variable of `files_variable` names.
     """
 
-    job: Annotated[str, Field(pattern=_JOB_PATTERN)]
-    on: AfterEnd = AfterEnd.SUCCEEDED
-    files: bool = True
+    job: Annotated[_JobName, Field(description="Name or id of a job of the same project.")]
+    on: Annotated[AfterEnd, Field(description="The end that is waited for: succeeded, failed or ended.")] = (
+        AfterEnd.SUCCEEDED
+    )
+    files: Annotated[bool, Field(description="Whether the ranks find the files of its output folder.")] = True
 
 
 def files_variable(job: str) -> str:
@@ -47,5 +52,5 @@ def _of_name(value: Any) -> Any:
     return {"job": value} if isinstance(value, str) else value
 
 
-AfterJob = Annotated[After, BeforeValidator(_of_name)]
+AfterJob = Annotated[After, BeforeValidator(_of_name, json_schema_input_type=_JobName | After)]
 """An entry of `after`. A name or id alone means that this job must succeed."""

@@ -16,7 +16,7 @@ from headway.contract.values.devices import KNOWN_DEVICE_KINDS
 from headway.contract.views.forecasts import DeadlineOutlook
 from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.identity.access import Principal
-from service.domain.jobs.after import Predecessor, judge
+from service.domain.jobs.after import Chance, Predecessor, judge
 from service.domain.jobs.job import Job
 from service.domain.jobs.launchers import launcher_warning
 from service.domain.perf.goal_target import target_of
@@ -148,7 +148,8 @@ async def submit(
     if submitted.created:
         if predecessors:
             await tx.chains.add(job_id, predecessors)
-        tx.wake(WakeUp.AFTER if predecessors else WakeUp.ROUND)
+        if judge(predecessors).chance is not Chance.WAITS:
+            tx.wake(WakeUp.AFTER if predecessors else WakeUp.ROUND)
         tx.tell(Accepted(job, trace))
     return submitted
 
