@@ -82,6 +82,9 @@ _REMEDIES = (
 """Errors of the YAML parser, what they usually mean (empty: as the parser says), and what to do."""
 
 
+_BOOL = f"{_YAML_TAG}bool"
+
+
 class JobFileError(HeadwayError):
     """Error: the file is not a valid job file."""
 
@@ -257,6 +260,8 @@ def _index(node: yaml.Node, at: Location, source: YamlSource, within: tuple[yaml
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             line = source.line_at(key.start_mark.index)
+            if at[:1] == ("after",) and key.tag == _BOOL and key.value == "on":
+                key.tag = f"{_YAML_TAG}str"  # the name of a field, which YAML 1.1 reads as true
             here = (*at, _name_of(key, line, source))
             if here in source.lines:
                 raise JobFileError(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from headway.contract import runtime
 from headway.contract.agents import RankSlot, RunCommand
+from headway.contract.spec_after import files_variable
 from tools.settings import Undocumented
 from tools.variables import RANK
 from worker_agent.runs.environment import rank_env
@@ -52,7 +53,10 @@ def page() -> str:
     env = rank_env(
         _COMMAND,
         _COMMAND.ranks[1],
-        base={runtime.ENV_OUTPUT_DIR: "/var/lib/headway/…"},
+        base={
+            runtime.ENV_OUTPUT_DIR: "/var/lib/headway/…",
+            files_variable("prep"): "/var/lib/headway/…",
+        },
         control=Path("/var/lib/headway/…"),
         devices="GPU-5f2c…,GPU-91aa…",
         threads=4,

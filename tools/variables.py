@@ -172,6 +172,7 @@ RANK = {
     "HEADWAY_JOINS": "`1` if the process joins a running training; otherwise unset.",
     "HEADWAY_REACH": "Addresses that a joining process must reach: the stores of the present members' nodes.",
     "HEADWAY_OUTPUT_DIR": "Output folder, with the same files on every node of the job.",
+    "HEADWAY_AFTER_PREP": "Folder with the output files of the job `prep` under [after](../guides/chains.md), one variable for each.",
     "HEADWAY_CONTROL": "Folder for messages between library and agent.",
     "HEADWAY_CHECKPOINT_URI": "Storage of the job's checkpoints.",
     "HEADWAY_CHECKPOINT_EVERY_S": "`checkpoint.every` in seconds; unset for `auto`.",

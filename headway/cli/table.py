@@ -39,6 +39,7 @@ PANELS: dict[str, dict[str, Verb]] = {
         "ps": Verb("jobs.jobs", "List jobs and their progress."),
         "describe": Verb("jobs.jobs", "Show all details of a job."),
         "ranks": Verb("jobs.ranks", "List a job's processes: rank, node, slot and process id."),
+        "graph": Verb("jobs.graph", "Show which jobs start after which, as a tree."),
         "logs": Verb("jobs.follow", "Show the output of a job's ranks, in the order of its arrival."),
         "events": Verb("jobs.follow", "Show the events of a job."),
         "checkpoints": Verb(

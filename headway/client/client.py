@@ -38,6 +38,7 @@ from headway.contract.views.jobs import (
     BundleView,
     CancelRequest,
     EventView,
+    GraphView,
     JobPatch,
     JobState,
     JobView,
@@ -246,6 +247,11 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
     def ranks(self, job: str | JobView) -> Iterator[rank_models.RankView]:
         """Yield the processes of a job that have not ended, with node, slot and process id."""
         return self._pages(job_path(job, "ranks"), Page[rank_models.RankView])
+
+    def graph(self, job: str | JobView | None = None, *, project: str | None = None) -> GraphView:
+        """Return the chain of a job, or all chains with a job that waits for another one."""
+        named = job.id if isinstance(job, JobView) else job
+        return self._get(api_path("graph"), GraphView, job=named, project=project or self._project)
 
     def explain(self, job: str | JobView) -> decisions.ExplanationView:
         """Return the last decision about a job, its alternatives, and the value of another slot."""

@@ -18,6 +18,7 @@ from headway.contract.links import HostFacts, LinksProbed, PeerProbe
 from headway.contract.output import OutputHandover, OutputPlan
 from headway.contract.run_facts import LossRate
 from headway.contract.spec import NAME_PATTERN
+from headway.contract.spec_after import MOST_AFTER
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.contract.values.sequences import SequenceNumber
 from headway.contract.values.text import PrintedText
@@ -149,6 +150,8 @@ class RunCommand(BaseModel):
     """Memory limit per rank of this node; the ranks share the total. None: no limit below that of the host."""
     image: str | None = None  # container image that the ranks run in; None: they are processes of the host
     output: OutputPlan = OutputPlan()
+    after: Annotated[list[str], Field(max_length=MOST_AFTER)] = Field(default_factory=list)
+    """Names or ids of the jobs whose copied files the ranks find in folders (`contract.spec_after`)."""
     secrets: list[str] = Field(default_factory=list)
     """Names of environment variables whose values the agent requests at launch (`contract.credentials.SecretsRequest`)."""
     traceparent: str | None = None  # parent span of this command (W3C Trace Context), if the job is traced

@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from headway.contract.spec_after import MOST_AFTER, AfterJob
 from headway.contract.spec_env import EnvName, EnvText, SecretName, refuse_reserved
 from headway.contract.spec_goal import Goal
 from headway.contract.spec_parts import (
@@ -225,6 +226,8 @@ class JobSpec(SpecPart):
     market: Literal["on-demand", "spot", "mixed"] = "on-demand"
     checkpoint: Checkpoint = Checkpoint()
     output: OutputFolder = OutputFolder()
+    after: Annotated[tuple[AfterJob, ...], Field(max_length=MOST_AFTER)] = ()
+    """Jobs of the same project that must end before this one starts."""
     retry: Retry = Retry()
     launch: Launch | None = None
     """Environment of a rank. None: `plain` for a job that always has one slot, else `torchrun`."""
@@ -335,6 +338,15 @@ class JobSpec(SpecPart):
     @classmethod
     def _each_once(cls, value: list[TrackerName]) -> list[TrackerName]:
         return list(dict.fromkeys(value))
+
+    @field_validator("after")
+    @classmethod
+    def _each_job_once(cls, value: tuple[AfterJob, ...]) -> tuple[AfterJob, ...]:
+        names = [one.job for one in value]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is listed twice; leave one of them out")
+        return value
 
     @field_validator("env", "secrets")
     @classmethod

@@ -24,7 +24,7 @@ from service.api.http.request_ids import RequestId
 from service.api.http.request_times import RequestTimes
 from service.api.http.routing import add_routes
 from service.api.http.storable import StorableText
-from service.api.routes.jobs import jobs, outputs
+from service.api.routes.jobs import graph, jobs, outputs
 from service.api.routes.nodes import agents, nodes, storage
 from service.api.routes.nodes import credentials as node_credentials
 from service.api.routes.upkeep import health
@@ -38,7 +38,7 @@ _DESCRIPTION = """Elastic PyTorch training on machines of your own: submit jobs,
 
 Errors are `application/problem+json` with a stable `code`. Listings are cursor pages."""
 
-_FREQUENT = (agents, node_credentials, storage, jobs, outputs, nodes)
+_FREQUENT = (agents, node_credentials, storage, jobs, graph, outputs, nodes)
 """Modules of the most frequent routes, which come first, because FastAPI searches them in order."""
 
 

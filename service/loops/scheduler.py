@@ -18,6 +18,7 @@ from service.domain.policies.registry import DEFAULT, Policies
 from service.domain.shared.retention import HISTORY_KEPT
 from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
+from service.usecases.jobs.after import Releases
 from service.usecases.money.accrue import accrue
 from service.usecases.money.budgets import watch_money
 from service.usecases.nodes.credentials import forget_gone
@@ -77,8 +78,14 @@ class Scheduler:
     """The messages of webhooks; None if nobody sends them."""
     look_at_clock: Callable[[], Awaitable[None]] | None = None
     """Updates the clock behind `now`; None if it needs no update."""
+    _releases: Releases = field(init=False)
     _failed_policy: str = field(default="", init=False)
     """Name of the policy that failed in the last round; empty without a failure."""
+
+    def __post_init__(self) -> None:
+        self._releases = Releases(
+            transactions=self.transactions, objects=self.storage, launch=self.launch, now=self.now
+        )
 
     async def work(self) -> None:
         """Run all loops until cancelled."""
@@ -94,6 +101,10 @@ class Scheduler:
             ),
             (Loop(name="expire", run_once=self.expire, min_interval_s=1.0, max_interval_s=1.0), None),
             (
+                Loop(name="release", run_once=self.release, min_interval_s=0.02, max_interval_s=2.0),
+                WakeUp.AFTER,
+            ),
+            (
                 # A pass writes rows for every paid node, even if nothing has happened.
                 Loop(name="accrue", run_once=self.accrue, min_interval_s=5.0, max_interval_s=5.0, rests=15.0),
                 None,
@@ -104,6 +115,7 @@ class Scheduler:
         if self.rents is not None:
             loops.append((self.rents.loop(), None))
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._releases.running())
             if self.deliveries is not None:
                 await stack.enter_async_context(self.deliveries.running())
                 messages = Loop(
@@ -172,6 +184,12 @@ class Scheduler:
         elif failure is None and self._failed_policy:
             log.info("policy_works_again")
         self._failed_policy = "" if failure is None else failure.policy
+
+    async def release(self) -> None:
+        """Begin to release jobs whose predecessors have ended."""
+        started = await self._releases.start()
+        if started:
+            log.info("releases", jobs=started)
 
     async def deliver(self) -> None:
         """Push commands that are due to the nodes' streams."""

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from pydantic import BaseModel
 
 from headway.contract.spec import JobSpec
 from headway.contract.spec_parts import RESERVED_ENV
 from headway.local.rented import read_offers
+from headway.yaml_source import read_yaml
 from service.simulation.model.clusters import read_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def test_a_file_in_the_pages_is_valid(page: str, block: str, tmp_path: Path) -> 
         file.write_text(block)
         assert read_offers(file).offers, page
     else:
-        assert JobSpec.model_validate(yaml.safe_load(block)).name, page
+        assert JobSpec.model_validate(read_yaml(block, page, 10**6)[0]).name, page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

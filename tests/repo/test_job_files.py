@@ -8,10 +8,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 from pydantic import ValidationError
 
 from headway.contract.spec import JobSpec
+from headway.yaml_source import read_yaml
 from tools import jobfile
 from tools.pages import ROOT, all_pages, blocks
 
@@ -21,12 +21,14 @@ SCHEMA = jobfile.schema()
 def shown() -> dict[str, Any]:
     """By where they stand. What has a `run` at its top is a job file, other YAML is something else."""
     found: dict[str, Any] = {
-        file.name: yaml.safe_load(file.read_text()) for file in (ROOT / "examples").glob("*.yaml")
+        file.name: read_yaml(file.read_text(), file.name, 10**6)[0]
+        for file in (ROOT / "examples").glob("*.yaml")
     }
     for page in all_pages():
         for block in blocks(page):
             if block.language == "yaml" and "\nrun:" in f"\n{block.text}":
-                found[f"{page.relative_to(ROOT)}:{block.line}"] = yaml.safe_load(block.text)
+                where = f"{page.relative_to(ROOT)}:{block.line}"
+                found[where] = read_yaml(block.text, where, 10**6)[0]
     return found
 
 

@@ -15,6 +15,7 @@ The launcher uses this module too, so it imports nothing but the standard librar
     <state>/runs/<job>/order.json newest order of members, copied into the control folders of the job's runs
     <state>/runs/<job>/work/      unpacked bundle: the working folder of the job's ranks on this node
     <state>/runs/<job>/home/      HOME of the job's ranks
+    <state>/runs/<job>/after.ready    the files of the jobs that it started after are in its home folder
     <state>/runs/<job>/output/    HEADWAY_OUTPUT_DIR of the job's ranks, unless the job file puts it into work/
     <state>/runs/<job>/output.json    index of the output files in storage
     <state>/runs/<job>/output.unsaved exists while the last save of the output folder is missing
@@ -195,6 +196,7 @@ class JobFolder:
     handover = _Entry("handover.json")
     output_unsaved = _Entry("output.unsaved")
     bundle = _Entry("bundle.json")
+    after_ready = _Entry("after.ready")
 
     def run(self, generation: int) -> RunFolder:
         """Return the folder of one generation."""

@@ -12,11 +12,12 @@ from pydantic import ValidationError
 
 from headway.contract.agents import RunCommand
 from headway.contract.runtime import STORAGE_FILE
+from headway.contract.spec_after import files_prefix
 from worker_agent.host.folders import RunFolder
 from worker_agent.isolation.modes import Isolation
 from worker_agent.link.secrets import RunSecrets
 from worker_agent.output.child import ChildOrder, ChildReply
-from worker_agent.output.places import root_and_inner
+from worker_agent.output.places import after_inner, root_and_inner
 from worker_agent.output.values import Request
 
 LIMIT_S: Final = 3600.0
@@ -37,19 +38,24 @@ class Caller:
         self._env = env
         self._secrets = secrets
 
-    def call(self, command: RunCommand, folder: RunFolder, request: Request) -> ChildReply:
-        """Run a child with the rights of the run's ranks that fetches or saves the folder.
+    def call(
+        self, command: RunCommand, folder: RunFolder, request: Request, *, predecessor: str | None = None
+    ) -> ChildReply:
+        """Run a child with the rights of the run's ranks that fetches or saves the folder, or copies that of a predecessor.
 
         Raises:
             OSError: the child cannot be started, fails, or exceeds the time limit.
         """
         root, inner = root_and_inner(command, folder)
+        if predecessor is not None:
+            root, inner = folder.job.home, after_inner(predecessor)
         keys = folder.control / STORAGE_FILE
         order = ChildOrder(
             request=request,
             root=str(root),
             inner=inner,
             uri=command.checkpoint_uri,
+            below="" if predecessor is None else files_prefix(predecessor),
             keys=keys.read_text(encoding="utf-8") if keys.exists() else None,
             env=self._store_env(command, folder),
             confinement=self._isolation.confinement(command, folder),

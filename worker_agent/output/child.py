@@ -18,10 +18,10 @@ from pydantic import BaseModel
 from headway.storage.stores import open_storage
 from worker_agent.launcher import processes
 from worker_agent.launcher.confinement import Confinement, enter
-from worker_agent.output.fetching import fetch
+from worker_agent.output.fetching import copy, fetch
 from worker_agent.output.taking import save_and_mark, take
 from worker_agent.output.tree import open_tree
-from worker_agent.output.values import CannotSave, Outcome, Request
+from worker_agent.output.values import Below, CannotSave, Outcome, Request
 
 EXIT_FAILED: Final = 1
 
@@ -36,6 +36,8 @@ class ChildOrder(BaseModel):
     """Path of the output folder below `root`."""
     uri: str
     """Storage location of the job's checkpoints."""
+    below: str = ""
+    """Prefix of the folder's objects there."""
     keys: str | None = None
     """Content of the file with keys or a ticket, if there is one. The ranks' own copy may not be readable yet."""
     env: dict[str, str]
@@ -65,11 +67,12 @@ def main() -> int:
 
 def carry_out(order: ChildOrder) -> ChildReply:
     """Fetch or save the folder, and return the reply."""
-    do = {"fetch": fetch, "save": save_and_mark, "take": take}[order.request.do]
+    do = {"copy": copy, "fetch": fetch, "save": save_and_mark, "take": take}[order.request.do]
     try:
         store = open_storage(order.uri, None if order.keys is None else _in_memory(order.keys))
         with open_tree(Path(order.root), order.inner, make=True) as tree:
-            return ChildReply(outcome=do(store, tree, order.request))
+            there = Below(store, order.below) if order.below else store
+            return ChildReply(outcome=do(there, tree, order.request))
     except CannotSave as error:
         return ChildReply(error=str(error), permanent=True)
     except OSError as error:

@@ -80,6 +80,21 @@ def fetch(store: Store, tree: Tree, request: Request) -> Outcome:
     return _fetched(fresh, merged, fetching)
 
 
+def copy(store: Store, tree: Tree, _request: Request) -> Outcome:
+    """Bring the folder to a stored state that nobody changes, and store nothing.
+
+    Raises:
+        OSError: storage or the folder cannot be accessed.
+    """
+    merged = merge(read_manifests(store, manifest_names(store.keys()), None))
+    fetching = Fetching(store, tree, None)
+    fetching.apply(merged.entries)
+    size_bytes = sum(one.data_bytes for one in merged.entries.values())
+    return Outcome(
+        index=None, files=len(merged.entries), size_bytes=size_bytes, moved_bytes=fetching.moved_bytes
+    )
+
+
 def _save_remaining(store: Store, tree: Tree, request: Request) -> tuple[Index | None, bool]:
     """Save files that the last call on this node could not save.
 

@@ -68,6 +68,27 @@ class FolderCalls:
         """
         return self._call([run], run, "fetch", _version([run], run.command.generation), last=True)
 
+    def copy(self, run: OutputRun, predecessor: str) -> Outcome:
+        """Fetch the files of a job that this one started after.
+
+        Raises:
+            OutputNotMoved, OSError, ValueError: it could not be done.
+        """
+        generation = run.command.generation
+        request = Request(
+            do="copy",
+            node=self._node,
+            generation=generation,
+            joined=False,
+            version=(generation, 0),
+            max_bytes=run.command.output.max_bytes,
+            now_s=time.time(),
+        )
+        reply = self._caller.call(run.command, run.folder, request, predecessor=predecessor)
+        if reply.outcome is None:
+            raise OutputNotMoved(_sentence(reply.error), permanent=reply.permanent)
+        return reply.outcome
+
     def save(
         self, runs: Sequence[OutputRun], run: OutputRun, *, last: bool, handed_over: int | None
     ) -> Outcome | None:

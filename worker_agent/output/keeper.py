@@ -99,6 +99,24 @@ class Outputs:
             outcome = self._calls.fetch(part)
         self._report_fetched(part, outcome)
 
+    def fetch_predecessors(self, command: RunCommand, folder: RunFolder) -> None:
+        """Fetch the files of the jobs that this one started after, once for each node.
+
+        Raises:
+            OutputNotMoved: storage does not answer, or the disk is full.
+            OSError: the process that fetches them fails.
+        """
+        job = folder.job
+        if not command.after or job.after_ready.exists():
+            return
+        with self._lock_of(command.job_id):
+            for one in command.after:
+                outcome = self._calls.copy(OutputRun(command, folder), one)
+                _log.info(
+                    "files of a predecessor fetched", job=command.job_id, after=one, files=outcome.files
+                )
+        job.after_ready.touch()
+
     def is_settled(
         self, command: RunCommand, folder: RunFolder, *, wanted: bool, wake: Callable[[], None]
     ) -> bool:

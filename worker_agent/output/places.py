@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from headway.contract.agents import RunCommand
+from headway.contract.spec_after import files_variable
 from worker_agent.host.folders import JobFolder, RunFolder, read_json, write_json
 from worker_agent.launcher.commandline import python_target
 from worker_agent.output.tree import open_tree
@@ -34,6 +35,16 @@ def root_and_inner(command: RunCommand, folder: RunFolder) -> tuple[Path, str]:
     if chosen is None:
         return folder.job.output, ""
     return folder.work, "" if chosen == "." else chosen
+
+
+def after_inner(predecessor: str) -> str:
+    """Return the path, below the job's home folder, of the files of a job that it started after."""
+    return f".headway/after/{predecessor}"
+
+
+def after_variables(command: RunCommand, folder: RunFolder) -> dict[str, str]:
+    """Return the environment variables with the folders of the jobs that this one started after."""
+    return {files_variable(one): str(folder.job.home / after_inner(one)) for one in command.after}
 
 
 def start_folder(command: RunCommand, folder: RunFolder) -> Path:

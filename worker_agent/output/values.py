@@ -54,7 +54,7 @@ class Index(BaseModel):
 class Request(BaseModel):
     """Request of one call. `index` is the result of the previous call, or None before the first fetch."""
 
-    do: Annotated[str, Field(pattern="^(fetch|save|take)$")]
+    do: Annotated[str, Field(pattern="^(copy|fetch|save|take)$")]
     node: str
     generation: int
     joined: bool
@@ -92,6 +92,31 @@ class Outcome(BaseModel):
     conflicts: list[str] = Field(default_factory=list)
     marked: bool = True
     """False if a take did not find the mark."""
+
+
+class Below:
+    """The objects of a store under a prefix, which ends in `/`, as a store of their own."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object under its key."""
+        self._store.put(self._prefix + key, data)
+
+    def get(self, key: str) -> bytearray:
+        """Return the object with this key."""
+        return self._store.get(self._prefix + key)
+
+    def keys(self) -> list[str]:
+        """Return the keys of all objects under the prefix."""
+        found = self._store.keys()
+        return [key.removeprefix(self._prefix) for key in found if key.startswith(self._prefix)]
+
+    def delete(self, key: str) -> None:
+        """Delete the object with this key."""
+        self._store.delete(self._prefix + key)
 
 
 def mark_key(generation: int) -> str:

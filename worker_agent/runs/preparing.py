@@ -24,7 +24,14 @@ from worker_agent.link.storage_keys import StorageKeys
 from worker_agent.output.folder_calls import OutputNotMoved
 from worker_agent.output.handover import allow_writes
 from worker_agent.output.keeper import Outputs
-from worker_agent.output.places import inner_folders, lay_out, output_folder, start_argv, start_folder
+from worker_agent.output.places import (
+    after_variables,
+    inner_folders,
+    lay_out,
+    output_folder,
+    start_argv,
+    start_folder,
+)
 from worker_agent.runs.bundles import BadBundle, BundleCache
 from worker_agent.runs.environment import rank_env, threads_per_rank, visible_devices
 
@@ -112,6 +119,8 @@ class Preparer:
                     self._storage.provide(command.job_id, command.generation, folder)
                 what = "output folder"
                 self._outputs.fetch(command, folder)
+                what = "files of the jobs in after"
+                self._outputs.fetch_predecessors(command, folder)
             except (Unreachable, NotJoined, OutputNotMoved) as error:
                 if time.monotonic() > give_up_s or self._stopping.wait(backoff.next_s()):
                     return CannotPrepare(f"The {what} could not be fetched. {error}", retryable=True)
@@ -148,6 +157,7 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
         **host.isolation.environment(folder),
         **host.base_env,
         ENV_OUTPUT_DIR: str(output_folder(command, folder)),
+        **after_variables(command, folder),
     }
     start = start_folder(command, folder)
     if start != folder.work:  # modules of the bundle are found regardless of the start folder

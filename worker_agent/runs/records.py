@@ -185,6 +185,7 @@ def _tidy_job(job: JobFolder, state: StateFolder, now_s: float) -> None:
         age_s = now_s - job.fence.stat().st_mtime
         if age_s > KEEP_FOLDERS_S:
             remove_scratch(job, state)
+            job.after_ready.unlink(missing_ok=True)
             shutil.rmtree(job.home, ignore_errors=True)
             if not job.output_unsaved.exists():
                 _remove_work(job)

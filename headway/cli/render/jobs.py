@@ -82,6 +82,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("metrics", metrics(done) or "none reported"),
         *(() if done.goal_target is None else (("target", target_text(done.goal_target, done.unit)),)),
         ("checkpoint", _checkpoint(done)),
+        *((("after", _after(job)),) if spec.after else ()),
         *(() if done.started_from is None else (("started from", done.started_from.text),)),
         ("resumes", _resumes(job)),
         ("epochs", _epochs(done)),
@@ -97,6 +98,10 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
     if events:
         page += [Text("\nlast events", style="dim"), *(event_line(event, short=True) for event in events)]
     return Group(*page)
+
+
+def _after(job: JobView) -> str:
+    return ", ".join(f"{one.job} {one.on}" for one in job.spec.after)
 
 
 def event_line(event: EventView, *, short: bool = False) -> Text:

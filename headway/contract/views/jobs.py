@@ -23,6 +23,7 @@ from headway.contract.run_facts import (
     StartedFrom,
 )
 from headway.contract.spec import MAX_SLOTS, JobSpec
+from headway.contract.spec_after import AfterEnd
 from headway.contract.values.markets import Market, pool_name
 from headway.contract.views.forecasts import KeptForecast, SearchView
 from headway.contract.views.progress import LossProgress, WorkProgress
@@ -53,6 +54,7 @@ class Reason(StrEnum):
     """Reason of a job's state, for programs. The message beside it is for people."""
 
     SUBMITTED = "SUBMITTED"
+    AFTER = "AFTER"
     WAITING_FOR_CAPACITY = "WAITING_FOR_CAPACITY"
     NO_SUCH_DEVICE = "NO_SUCH_DEVICE"
     NO_CONTAINER_ENGINE = "NO_CONTAINER_ENGINE"
@@ -202,6 +204,32 @@ class JobView(BaseModel):
     """End of the range in which a job that waits is expected to start, rounded; None if it is not known, or for other jobs."""
     present: str
     """Explanation of the present state; `message` belongs to the last event. Empty in the answer to a submit."""
+
+
+class GraphJob(BaseModel):
+    """A job of a chain. `state` is None if the job was deleted."""
+
+    id: str
+    name: str
+    state: JobState | None
+    present: str = ""
+    """Explanation of the present state."""
+
+
+class GraphEdge(BaseModel):
+    """A job that waits, or waited, for the end of another one. `ended` is the state in which that one ended; None: not yet."""
+
+    job_id: str
+    after_id: str
+    on: AfterEnd
+    ended: JobState | None = None
+
+
+class GraphView(BaseModel):
+    """Chains of jobs: the jobs in the order of their submission, and what each waits for."""
+
+    jobs: list[GraphJob]
+    edges: list[GraphEdge]
 
 
 class EventView(BaseModel):

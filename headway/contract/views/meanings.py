@@ -26,6 +26,12 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "The job was accepted, and no scheduling round has decided about it yet.",
             "Wait a few seconds. If the state lasts, no scheduler is active: `headway doctor` says why.",
         ),
+        Reason.AFTER: Meaning(
+            "The job waits for the end of another job, which `after` in its job file names, or was cancelled because that "
+            "job ended in another way.",
+            "`headway graph JOB` shows the chain. After a cancellation, mend and submit the first job that failed, then "
+            "the ones after it.",
+        ),
         Reason.WAITING_FOR_CAPACITY: Meaning(
             "No slots are free that the job could use, and the jobs that hold them gain more from them.",
             "`headway explain JOB` shows which jobs hold them and what one more slot would gain. Lower "

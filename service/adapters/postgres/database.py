@@ -26,6 +26,7 @@ from service.adapters.postgres.identity.projects import PostgresProjects
 from service.adapters.postgres.identity.secrets import PostgresSecrets
 from service.adapters.postgres.identity.tokens import PostgresTokens
 from service.adapters.postgres.identity.users import PostgresUsers
+from service.adapters.postgres.jobs.chains import PostgresChains
 from service.adapters.postgres.jobs.grants import PostgresGrants
 from service.adapters.postgres.jobs.jobs import PostgresJobs
 from service.adapters.postgres.jobs.views import PostgresJobQueries
@@ -98,6 +99,7 @@ class PostgresTransaction(Transaction):
         self.unwritten_audit = self.audit = PostgresAudit(session)
         self.jobs = PostgresJobs(session, self.unwritten_audit)
         self.grants = PostgresGrants(session)
+        self.chains = PostgresChains(session)
         self.job_queries = PostgresJobQueries(session)
         self.nodes = PostgresNodes(session)
         self.credentials = PostgresNodeCredentials(session)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from headway.contract.spec_after import AfterEnd
 from headway.contract.views.decisions import ExplanationView
 from headway.contract.views.forecasts import ForecastView
 from headway.contract.views.jobs import EventView, JobProgress, JobState, JobView, Reason
@@ -245,8 +246,20 @@ def _facts_before(job: JobView) -> tuple[Fact, ...]:
         Fact("Slots", size_text(job), _kind(job)),
         Fact("Submitted", stamp(job.submitted_at)),
         Fact("Priority", str(job.spec.priority), "of 100"),
+        *_after(job),
         *_origin(job),
     )
+
+
+def _after(job: JobView) -> tuple[Fact, ...]:
+    """Return the fact about the jobs that a job starts after, if there are any."""
+    if not job.spec.after:
+        return ()
+    names = ", ".join(
+        one.job if one.on is AfterEnd.SUCCEEDED else f"{one.job} ({one.on})" for one in job.spec.after
+    )
+    waits = job.reason is Reason.AFTER and job.state is JobState.PENDING
+    return (Fact("After", names, job.message if waits else ""),)
 
 
 def _origin(job: JobView) -> tuple[Fact, ...]:

@@ -121,7 +121,7 @@ def _arrivals(snapshot: Snapshot) -> list[datetime]:
 
     Jobs submitted at the same time are several.
     """
-    present = Counter(job.submitted_at for job in snapshot.jobs.values())
+    present = Counter(job.submitted_at for job in snapshot.jobs.values() if not job.spec.after)
     times = Counter(snapshot.arrivals) | present
     waits = {
         job.state_since

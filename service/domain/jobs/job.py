@@ -105,6 +105,8 @@ class Job:
     switch: Switch | None = None
     pinned_size: int | None = None
     pause_requested: bool = False
+    waits: bool = False
+    """True while jobs that it must start after (`after`) have not ended. Rounds leave it out."""
     preemptions: int = 0
     infrastructure_failures: int = 0
     """Infrastructure failures that count against the retry budget: those since training last passed its

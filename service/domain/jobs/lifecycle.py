@@ -24,6 +24,8 @@ from service.domain.shared.errors import IllegalTransition
 class JobEvent(StrEnum):
     """Event that changes the state of a job."""
 
+    RELEASE = "release"
+    """The jobs that it waits for (`after`) have ended as wanted: it waits for slots from now on."""
     ALLOCATE = "allocate"
     """The scheduler grants slots and the agents start the ranks."""
     START = "start"
@@ -59,6 +61,7 @@ class JobEvent(StrEnum):
 _S, _E = JobState, JobEvent
 
 TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
+    (_S.PENDING, _E.RELEASE): _S.PENDING,
     (_S.PENDING, _E.ALLOCATE): _S.STARTING,
     (_S.PENDING, _E.PAUSE): _S.PAUSED,
     (_S.PENDING, _E.CANCEL): _S.CANCELLED,
@@ -104,6 +107,10 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
 """Every legal transition. A pair that is not here is illegal."""
 
 
+_WAITING = frozenset({JobState.PENDING, JobState.PAUSED})
+"""States of a job that waits for the end of others."""
+
+
 def allows(state: JobState, event: JobEvent) -> bool:
     """Return True if `event` may happen to a job in `state`."""
     return (state, event) in TRANSITIONS
@@ -125,6 +132,7 @@ def advance(job: Job, event: JobEvent, *, reason: Reason, message: str, now: dat
         message=message,
         state_since=now,
         finished_at=now if state in TERMINAL_STATES else None,
+        waits=job.waits and event is not JobEvent.RELEASE and state in _WAITING,
     )
 
 

@@ -91,6 +91,7 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
         hung_factor=0.0 if hung is None else hung.factor,
         hung_when_still=hung is not None and hung.when_still,
         output=_output_plan(spec),
+        after=[one.job for one in spec.after if one.files],
         secrets=sorted(spec.secrets),
         cpus_per_slot=spec.resources.cpus_per_slot,
         memory_per_slot_bytes=spec.resources.memory_per_slot,

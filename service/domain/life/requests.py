@@ -88,7 +88,8 @@ def resume(life: Life, *, by: str, restorable: Restorable | None = None) -> Life
     if job.pause_requested:
         life = life.with_job(replace(job, pause_requested=False))
         return life.noted("pause_withdrawn", message="continues once its ranks have stopped")
-    return life.advanced(JobEvent.RESUME, reason=Reason.USER_REQUEST, message="resumed; waits for slots")
+    waits = "the jobs in its after" if job.waits else "slots"
+    return life.advanced(JobEvent.RESUME, reason=Reason.USER_REQUEST, message=f"resumed; waits for {waits}")
 
 
 def _revive(life: Life, by: str, restorable: Restorable | None) -> Life:

@@ -14,7 +14,7 @@ from headway.contract import spec_warnings
 from headway.contract.spec import JobSpec
 from headway.contract.views.forecasts import ForecastView, PlanView, PredictionScore, ScoredPrediction, Work
 from headway.contract.views.forecasts import WorkSource as SourceView
-from headway.contract.views.jobs import JobView
+from headway.contract.views.jobs import TERMINAL_STATES, JobView
 from service.domain.allocation.configurations.settled import settled_job
 from service.domain.allocation.inputs.round import Round, build_round
 from service.domain.cluster.snapshot import SlotKey, Snapshot
@@ -42,7 +42,9 @@ async def forecast_job(
     predictions = await tx.round_queries.predictions(view.id)
     job = snapshot.jobs.get(view.id)
     if job is None:
-        work, configurations = _ENDED, []
+        waits = view.state not in TERMINAL_STATES
+        work = Work(samples=None, samples_p90=None, source=SourceView.UNKNOWN, reason=view.message)
+        work, configurations = work if waits else _ENDED, []
     else:
         left = left_of(job, await tx.round_queries.ended_samples(class_of(job.spec)))
         work = work_of(

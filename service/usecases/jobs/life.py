@@ -12,9 +12,11 @@ from datetime import datetime
 
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
+from headway.contract.views.jobs import TERMINAL_STATES
 from service.domain.cluster.spot_rate import TOGETHER
 from service.domain.jobs.job import Allocation, Job
 from service.domain.jobs.records import AllocationRecord
+from service.domain.life.chains import after_end
 from service.domain.life.effects import (
     AddAllocation,
     CallRound,
@@ -152,7 +154,21 @@ async def apply(tx: Transaction, before: Job, life: Life) -> Life:
         await tx.jobs.save(life.job)
     for effect in life.effects:
         await _carry_out(tx, life, effect)
+    if life.job.state in TERMINAL_STATES and before.state not in TERMINAL_STATES:
+        await _tell_waiting(tx, life)
     return life.settled()
+
+
+async def _tell_waiting(tx: Transaction, ended: Life) -> None:
+    """Release or cancel the jobs that wait for the end of this one, and so on along the chain."""
+    for job in (await tx.jobs.lock_many(await tx.chains.note_end(ended.job))).values():
+        if job.state in TERMINAL_STATES:
+            continue
+        before = await load_life(tx, job, ended.launch, ended.now)
+        after, ready = after_end(before, await tx.chains.of(job.id))
+        await apply(tx, job, after)
+        if ready:
+            tx.wake(WakeUp.AFTER)
 
 
 async def _carry_out(tx: Transaction, life: Life, effect: Effect) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -16,12 +16,14 @@ from headway.contract.values.devices import KNOWN_DEVICE_KINDS
 from headway.contract.views.forecasts import DeadlineOutlook
 from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.identity.access import Principal
+from service.domain.jobs.after import Chance, Predecessor, judge
 from service.domain.jobs.job import Job
 from service.domain.perf.goal_target import target_of
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
 from service.usecases.identity.secrets import check_environment, credentials_in
 from service.usecases.jobs.deadlines import outlook_at_submit, past_deadline, refusal_of
 from service.usecases.jobs.inherit import CheckpointStore, discard, inherited
+from service.usecases.jobs.predecessors import predecessors_of
 from service.usecases.ports.facts import Accepted, BegunTrace, WakeUp
 from service.usecases.ports.jobs import Submitted
 from service.usecases.ports.transactions import Transaction, Transactions
@@ -48,10 +50,10 @@ async def admit(
     Raises:
         InvalidField: also as `inherited`.
     """
-    if spec.checkpoint.from_ is not None and idempotency_key is not None:
+    if (spec.checkpoint.from_ is not None or spec.after) and idempotency_key is not None:
         async with transactions.begin() as tx:
             before = await tx.jobs.submitted_before(spec.project, idempotency_key)
-        if before is not None:  # its checkpoint may be gone since
+        if before is not None:  # its checkpoint, or a job that it waits for, may be gone since
             return _of_this_request(before, spec, idempotency_key)
     async with inherited(transactions, checkpoints, spec, caller=caller, job_id=job_id) as origin:
         store = partial(
@@ -108,7 +110,8 @@ async def submit(
     its deadline. `origin` is the checkpoint that was copied for it.
 
     Raises:
-        InvalidField: an unknown device or project, a bundle or script that was not uploaded, or a deadline that is over.
+        InvalidField: an unknown device or project, a bundle or script that was not uploaded, a deadline that is over, or
+            `after` as `predecessors_of`.
         NameTaken: a live job of the project has this name.
         IdempotencyConflict: the key was used for another spec.
         DeadlineRefused: its deadline is not feasible, and it is to be refused then.
@@ -116,12 +119,14 @@ async def submit(
     await check_devices(tx, spec)
     await _check_bundle(tx, spec, caller)
     await check_environment(tx, spec)
+    predecessors = await predecessors_of(tx, spec)
     job = Job(
         id=job_id,
         spec=spec,
         state=JobState.PENDING,
-        reason=Reason.SUBMITTED,
-        message=_first_message(spec, outlook, origin),
+        reason=Reason.AFTER if predecessors else Reason.SUBMITTED,
+        message=_first_message(spec, outlook, origin, predecessors),
+        waits=bool(predecessors),
         submitted_at=now,
         state_since=now,
         progress=_first_progress(spec, origin),
@@ -131,13 +136,19 @@ async def submit(
     refusal = past_deadline(spec, now) or refusal_of(spec, outlook)
     # A repeated request returns its job, even if the deadline is no longer feasible.
     submitted = await tx.jobs.insert(
-        job, idempotency_key=idempotency_key, request_digest=_digest(spec), last=refusal is None
+        job,
+        idempotency_key=idempotency_key,
+        request_digest=_digest(spec),
+        last=refusal is None and not predecessors,
     )
     submitted = _of_this_request(submitted, spec, idempotency_key)
     if submitted.created and refusal is not None:
         raise refusal
     if submitted.created:
-        tx.wake(WakeUp.ROUND)
+        if predecessors:
+            await tx.chains.add(job_id, predecessors)
+        if judge(predecessors).chance is not Chance.WAITS:
+            tx.wake(WakeUp.AFTER if predecessors else WakeUp.ROUND)
         tx.tell(Accepted(job, trace))
     return submitted
 
@@ -156,10 +167,15 @@ def _of_this_request(submitted: Submitted, spec: JobSpec, idempotency_key: str |
     return submitted
 
 
-def _first_message(spec: JobSpec, outlook: DeadlineOutlook | None, origin: StartedFrom | None) -> str:
-    """Return the message of a job that waits for its first round."""
+def _first_message(
+    spec: JobSpec,
+    outlook: DeadlineOutlook | None,
+    origin: StartedFrom | None,
+    predecessors: Sequence[Predecessor],
+) -> str:
+    """Return the message of a job that waits for its first round, or for other jobs."""
     said = [
-        "waits for the next round",
+        judge(predecessors).message if predecessors else "waits for the next round",
         *([f"starts from {origin.text}"] if origin is not None else []),
         *([outlook.message] if outlook is not None else []),
         *_ignored_settings(spec),

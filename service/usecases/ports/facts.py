@@ -31,6 +31,8 @@ class WakeUp(StrEnum):
     EVENTS = "events"
     LOGS = "logs"
     SIMULATIONS = "simulations"
+    AFTER = "after"
+    """Sent when a job may start because the last of those that it waits for has ended."""
     ACCESS = "access"
     """Sent when access rights shrink, so that processes drop what they have cached about tokens."""
 

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from service.usecases.ports.audit import Audit
+from service.usecases.ports.chains import Chains
 from service.usecases.ports.credentials import NodeCredentials
 from service.usecases.ports.facts import Fact, WakeUp
 from service.usecases.ports.identity import Projects, Tokens, Users
@@ -44,6 +45,7 @@ class Transaction(Protocol):
 
     jobs: Jobs
     grants: Grants
+    chains: Chains
     nodes: Nodes
     links: HostLinks
     credentials: NodeCredentials

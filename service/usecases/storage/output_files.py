@@ -43,7 +43,7 @@ async def list_output(
     Raises:
         Unavailable: object storage does not answer, or not in time.
     """
-    manifests = await _manifests(store, job)
+    manifests = await output_manifests(store, job.id)
     merged = merge(manifests)
     paths = sorted(path for path in merged.entries if cursor is None or path > cursor)
     shown = paths[:limit]
@@ -63,7 +63,7 @@ async def read_output_part(store: StoredObjects, job: JobView, path: str, part: 
         NotFound: there is no such file or part, or its content is damaged.
         Unavailable: object storage does not answer.
     """
-    entry = merge(await _manifests(store, job)).entries.get(path)
+    entry = merge(await output_manifests(store, job.id)).entries.get(path)
     if entry is None or entry.kind != "file" or part >= len(entry.parts):
         raise NotFound(
             f"the output folder of {job.name} has no part {part} of a file {path}; list it again: it may have changed"
@@ -76,13 +76,18 @@ async def read_output_part(store: StoredObjects, job: JobView, path: str, part: 
     return data
 
 
-async def _manifests(store: StoredObjects, job: JobView) -> list[OutputManifest]:
+async def output_manifests(store: StoredObjects, job_id: str) -> list[OutputManifest]:
+    """Return the manifests that make up the output folder of a job.
+
+    Raises:
+        Unavailable: object storage does not answer, or not in time.
+    """
     try:
         async with asyncio.timeout(_LIST_TIMEOUT_S):
-            return await _read(store, checkpoint_prefix(job.id))
+            return await _read(store, checkpoint_prefix(job_id))
     except TimeoutError:
         raise Unavailable(
-            f"object storage took more than {_LIST_TIMEOUT_S:g} s to list the output folder of job {job.name}"
+            f"object storage took more than {_LIST_TIMEOUT_S:g} s to list the output folder of job {job_id}"
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from headway.contract.agents import OutputReport
+from service.adapters.storage import ObjectStorage
+from service.usecases.jobs.after import copy_files
 from tests.integration.agent.looking import end_all, wait_until
 from tests.integration.agent.stub import AgentProcess, StubService
 
@@ -211,3 +214,30 @@ os.symlink({str(target)!r}, "results")
     stored = (tmp_path / "checkpoints" / "hostile").rglob("output/data/*/*")
     assert not any(part.read_text() == "mine" for part in stored)
     assert sorted(one.name for one in target.iterdir()) == ["secret"]
+
+
+READS = """
+import os, pathlib
+folder = pathlib.Path(os.environ["HEADWAY_AFTER_PREP_DATA"])
+print("found", sorted(one.name for one in folder.iterdir()), (folder / "snapshot.json").read_text(), flush=True)
+print("empty", list(pathlib.Path(os.environ["HEADWAY_AFTER_OTHER"]).iterdir()), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["users", "landlock", "none"])
+def test_ranks_read_the_copied_files_of_a_predecessor(hosts: Hosts, isolation: str, tmp_path: Path) -> None:
+    if isolation == "users" and os.geteuid() != 0:
+        pytest.skip("needs root")
+    hosts.next("a", "--isolation", isolation)
+    hosts.run("prep", 1)
+    hosts.stub.wait_log("prep", "wrote 1")
+    hosts.stop("prep", 1)
+    copied = asyncio.run(copy_files(ObjectStorage(f"file://{tmp_path}"), "prep", "train", "prep-data"))
+    assert copied == 1
+    hosts.next("b", "--isolation", isolation)
+    hosts.run("train", 1, READS, after=["prep-data", "other"])
+    text = hosts.stub.wait_log("train", "empty")
+    assert "found ['snapshot.json'] {\"epoch\": 1}" in text
+    assert "empty []" in text
+    hosts.stub.exits("train")

@@ -7,7 +7,9 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import secrets
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -59,6 +61,10 @@ class Receiver:
     got: list[Received] = field(default_factory=list)
     answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
     port: int = 0
+    holds: bool = False
+    """True to leave requests without an answer."""
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once their connections may close."""
 
     @property
     def url(self) -> str:
@@ -70,7 +76,10 @@ class Receiver:
             name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)
         }
         self.got.append(Received(headers, await reader.readexactly(int(headers["content-length"]))))
-        writer.write(self.answer)
+        if self.holds:
+            await self.released.wait()
+        else:
+            writer.write(self.answer)
         writer.close()
 
     @asynccontextmanager
@@ -233,6 +242,50 @@ async def test_message_of_a_sender_that_died_is_sent_again_with_the_same_id(harn
     assert len({one.id for one in receiver.got}) == 1
     assert len(receiver.got) in {1, 2}  # the first sender may have stored its success before it died
     assert await delivered(harness, 1)
+
+
+@pytest.mark.slow  # the claim of a killed sender ends after 20 s
+async def test_messages_of_a_killed_scheduler_arrive_after_its_restart_each_with_one_id(
+    harness: Harness, database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    env = {
+        **os.environ,
+        "HEADWAY_DATABASE_URL": database_url,
+        "HEADWAY_REDIS_URL": redis_url,
+        "HEADWAY_STORAGE_URL": f"file://{tmp_path}/storage",
+        "HEADWAY_API_TOKEN": "api-token",
+        "HEADWAY_JOIN_TOKEN": "join-token",
+        "HEADWAY_SECRETS_KEY": KEY.hex(),
+        "HEADWAY_WEBHOOK_NETWORKS": "127.0.0.0/8",
+    }
+    names = [f"job{number}" for number in range(12)]
+    async with Receiver().listening() as receiver:
+        receiver.holds = True
+        await add(harness, receiver.url)
+        for name in names:
+            await cancel(harness, name)
+        first = await asyncio.create_subprocess_exec(sys.executable, "-m", "service", "scheduler", env=env)
+        try:
+            await until(lambda: len(receiver.got) == OF_ONE_WEBHOOK)
+        finally:
+            first.kill()
+            await first.wait()
+        waiting = await items(harness, "/ci/deliveries")
+        assert [one["state"] for one in waiting] == ["waiting"] * len(names)  # none was settled
+        receiver.holds = False
+        receiver.released.set()
+        second = await asyncio.create_subprocess_exec(sys.executable, "-m", "service", "scheduler", env=env)
+        try:
+            await until(lambda: delivered(harness, len(names)))
+        finally:
+            second.kill()
+            await second.wait()
+    ids: dict[str, set[str]] = {}
+    for one in receiver.got:
+        ids.setdefault(json.loads(one.body)["data"]["name"], set()).add(one.id)
+    assert sorted(ids) == sorted(names)
+    assert [len(found) for found in ids.values()] == [1] * len(names)
+    assert len(receiver.got) == len(names) + OF_ONE_WEBHOOK  # those in flight came twice
 
 
 async def test_message_that_was_committed_before_a_restart_is_delivered_after_it(

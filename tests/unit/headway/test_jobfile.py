@@ -33,7 +33,10 @@ def test_a_good_file_is_a_spec():
     ("text", "expected"),
     [
         (GOOD + "  mn: 1\n", "job.yaml:6: elastic.mn: there is no such field; did you mean `min`?"),
-        (GOOD + "maximum: 1\n", "job.yaml:6: maximum: there is no such field; there are audit, batch, "),
+        (
+            GOOD + "maximum: 1\n",
+            "job.yaml:6: maximum: there is no such field; there are after, audit, batch, ",
+        ),
         (
             GOOD + "grace_s: 1\n",
             "job.yaml:6: grace_s: there is no such field; did you mean `checkpoint.grace_s`?",

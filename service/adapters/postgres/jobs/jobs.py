@@ -34,9 +34,10 @@ _INSERT = Statement(
         SELECT name FROM projects WHERE name = :project FOR KEY SHARE
     ), job AS (
         INSERT INTO jobs (id, project, name, job_class, spec, idempotency_key, request_digest,
-                          state, reason, message, progress, traceparent, owner, submitted_at, state_since)
+                          state, reason, message, progress, traceparent, owner, waits, submitted_at,
+                          state_since)
         SELECT :id, project.name, :name, :job_class, CAST(:spec AS jsonb), :idempotency_key, :request_digest,
-               :state, :reason, :message, CAST(:progress AS jsonb), :traceparent, :owner,
+               :state, :reason, :message, CAST(:progress AS jsonb), :traceparent, :owner, :waits,
                CAST(:now AS timestamptz), CAST(:now AS timestamptz)
         FROM project
         ON CONFLICT (project, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
@@ -159,6 +160,7 @@ class PostgresJobs(StoredHistory, Jobs):
             "progress": job.progress.model_dump_json(exclude_defaults=True),
             "traceparent": job.traceparent,
             "owner": job.owner,
+            "waits": job.waits,
             "now": job.submitted_at,
             **self._audit.take(),
         }

@@ -83,7 +83,9 @@ _CLASS_MEASUREMENTS = text(
     ORDER BY latest.job_class, max(updated_at), {_PLAN}, latest.reference_batch, latest.min_depth
     """  # noqa: S608
 )
-_ARRIVALS = text(f"SELECT submitted_at FROM jobs ORDER BY submitted_at DESC, id DESC LIMIT {LATEST_ARRIVALS}")  # noqa: S608
+_ARRIVALS = text(
+    f"SELECT submitted_at FROM jobs WHERE NOT spec ? 'after' ORDER BY submitted_at DESC, id DESC LIMIT {LATEST_ARRIVALS}"  # noqa: S608
+)
 _WORK = """
     CAST(CASE WHEN progress->>'total_progress' IS NULL THEN progress->>'samples' ELSE progress->>'progress' END AS float)
 """
@@ -149,7 +151,7 @@ A generation counts from the end of the previous ones. Until then it is only bei
 Allocations that were deleted count only in the total.
 """
 
-_JOBS = Statement(f"SELECT {COLUMNS} FROM jobs WHERE NOT ({TERMINAL_SQL})")  # noqa: S608 - constants
+_JOBS = Statement(f"SELECT {COLUMNS} FROM jobs WHERE NOT ({TERMINAL_SQL}) AND NOT waits")  # noqa: S608 - constants
 _NODES = Statement(
     """
     SELECT id, name, state, slots::text, market, usd_per_slot_h, reclaim_at, container_engine IS NOT NULL,

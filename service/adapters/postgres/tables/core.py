@@ -70,6 +70,7 @@ jobs = Table(
     Column("switch", JSONB(none_as_null=True)),
     Column("pinned_size", Integer),
     Column("pause_requested", Boolean, nullable=False, server_default=text("false")),
+    Column("waits", Boolean, nullable=False, server_default=text("false")),
     Column("preemptions", Integer, nullable=False, server_default="0"),
     Column("infrastructure_failures", Integer, nullable=False, server_default="0"),
     Column("user_errors", Integer, nullable=False, server_default="0"),
@@ -113,6 +114,22 @@ jobs = Table(
         "ix_jobs_class_started", "job_class", "submitted_at", postgresql_where=text("started_at IS NOT NULL")
     ),
 )
+
+predecessors = Table(
+    "predecessors",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("predecessor_id", Text, primary_key=True),
+    Column("key", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("ends", Text, nullable=False),
+    Column("files", Boolean, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("ended_state", Text),
+    Column("ended_reason", Text),
+    Index("ix_predecessors_predecessor_id", "predecessor_id"),
+)
+"""Jobs that others wait for or waited for. A row outlives the job `predecessor_id`, so that the chain can be shown."""
 
 nodes = Table(
     "nodes",

@@ -22,7 +22,7 @@ WITHIN = timedelta(hours=1)
 
 _JOBS = text(
     f"""
-    SELECT state, reason, project, count(*) AS jobs, min(state_since) AS since
+    SELECT state, reason, project, count(*) AS jobs, min(state_since) FILTER (WHERE NOT waits) AS since
     FROM jobs WHERE NOT ({TERMINAL_SQL}) GROUP BY state, reason, project
     """  # noqa: S608 - constants
 )
@@ -66,7 +66,7 @@ class PostgresOperations(OnSession, Operations):
         slots = await self._session.rows(_SLOTS, {"lost": NodeState.LOST})
         commands = (await self._session.execute(_COMMANDS)).one()
         rounds = (await self._session.execute(_ROUNDS, since)).one()
-        waiting = [row.since for row in jobs if row.state == JobState.PENDING]
+        waiting = [row.since for row in jobs if row.state == JobState.PENDING and row.since is not None]
         heard = [row.seen_at for row in nodes if row.state != NodeState.LOST]
         return ClusterFigures(
             jobs={(row.state, row.reason, row.project): row.jobs for row in jobs},

@@ -154,6 +154,15 @@ _LAST_PHASE = text(
 )
 
 
+_NOT_WAITED_FOR = text(
+    """
+    NOT EXISTS (SELECT FROM predecessors JOIN jobs AS next ON next.id = predecessors.job_id
+                WHERE predecessors.predecessor_id = jobs.id AND next.waits)
+    """
+)
+"""Condition that no job waits for a job, whose end and files it would need."""
+
+
 class PostgresRetention(OnSession, Retention):
     """Retention in PostgreSQL."""
 
@@ -163,7 +172,7 @@ class PostgresRetention(OnSession, Retention):
         return await _delete_batch(self._session, *_ROWS[kind], before=before)
 
     async def delete_jobs(self, before: datetime) -> JobsDeleted:
-        query = select(jobs.c.id).where(jobs.c.finished_at < before).limit(_JOBS_AT_ONCE)
+        query = select(jobs.c.id).where(jobs.c.finished_at < before, _NOT_WAITED_FOR).limit(_JOBS_AT_ONCE)
         old = await self._session.scalars(query)
         left = BATCH if old else 0
         for table in _OF_JOBS if old else ():
@@ -172,7 +181,7 @@ class PostgresRetention(OnSession, Retention):
             )
             if left <= 0:
                 return JobsDeleted((), more=True)
-        statement = delete(jobs).where(one_of(jobs.c.id, old)).returning(jobs.c.id)
+        statement = delete(jobs).where(one_of(jobs.c.id, old), _NOT_WAITED_FOR).returning(jobs.c.id)
         return JobsDeleted(await self._session.scalars(statement), more=len(old) == _JOBS_AT_ONCE)
 
     async def unused_bundles(self, before: datetime) -> list[str]:

@@ -17,7 +17,7 @@ from tests.unit.service.builders import LIVE_STATES, NOW, OCCUPYING_STATES, job_
 from tools.pictures import lifecycle
 
 PAGE = Path(__file__).parents[5] / "docs" / "lifecycle.md"
-ARROWS = 25
+ARROWS = 26
 """One for each pair of states, and one for all states of a box that an event leads from to the same one."""
 CELLS = [(state, event) for state in JobState for event in JobEvent]
 
