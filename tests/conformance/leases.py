@@ -14,7 +14,7 @@ from tests.waiting import until
 _NUMBERS = itertools.count()
 
 
-def machine_of(provider: str, region: str, instance_type: str, slots: int, **changes: object) -> Machine:
+def machine_of(provider: str, region: str, instance_type: str, slots: int, /, **changes: object) -> Machine:
     """A wanted spot machine of the device kind `cpu`, whose id no other test has."""
     now = datetime.now(UTC)
     fields: dict[str, object] = {

@@ -53,8 +53,8 @@ class Rig:
     """The type that is sold on demand, where it is another one."""
 
     def machine(self, **changes: object) -> Machine:
-        kind: dict[str, object] = {"device_kind": self.device_kind}
-        return machine_of(self.provider.name, self.region, self.instance_type, self.slots, **(kind | changes))
+        fields = {"device_kind": self.device_kind} | changes
+        return machine_of(self.provider.name, self.region, self.instance_type, self.slots, **fields)
 
     async def launch(self, machine: Machine, token: str = "secret") -> Found:
         return await launched(self.provider, machine, token)
