@@ -81,7 +81,7 @@ MONEY = {
     "HEADWAY_RENT_EVERY_S": "Interval between checks of providers and machines.",
     "HEADWAY_LOCAL_OFFERS": "File with offers of the provider `local`; set by `headway up --rent FILE`.",
     "HEADWAY_LOCAL_MACHINES": "Folder of its machines; set by `headway up --rent FILE`.",
-    "HEADWAY_CLUSTER": "Tag of the cluster's machines at EC2; unique within an account.",
+    "HEADWAY_CLUSTER": "Name of this cluster in the tags, job names or labels of its machines; unique within an account.",
     "HEADWAY_EC2_REGION": "Region, such as `us-east-1`; needed for `ec2`.",
     "HEADWAY_EC2_IMAGE": "AMI with the agent; needed for `ec2`.",
     "HEADWAY_EC2_INSTANCE_TYPES": "Types to rent: `g4dn.xlarge,g5.*`; needed for `ec2`.",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+
+import psutil
 
 from headway.local.ports import free_port
 
@@ -146,15 +149,36 @@ class Slurm:
         raise TimeoutError(f"{count} nodes of {self.folder} were not idle within {_START_S} s")
 
     def stop(self) -> None:
-        """End all jobs, nodes and the controller."""
-        if len(self.processes) == self.nodes + 1:
-            numbers = self.command("squeue", "--noheader", "--format=%i").split()  # of all users
-            if numbers:
-                self.command("scancel", *numbers)
-            self.until_idle(self.nodes)
-        for process in self.processes.values():
-            process.kill()  # nothing of it is kept
-            process.wait()
+        """End all jobs, nodes and the controller. Jobs that Slurm does not end, or not in time, are killed."""
+        try:
+            if len(self.processes) == self.nodes + 1:
+                numbers = self.command("squeue", "--noheader", "--format=%i").split()  # of all users
+                if numbers:
+                    self.command("scancel", *numbers)
+                self.until_idle(self.nodes)
+        except (subprocess.SubprocessError, TimeoutError) as error:
+            sys.stderr.write(f"{self.folder}: Slurm did not end its jobs, so they are killed: {error}\n")
+        finally:
+            for process in self.processes.values():
+                process.kill()  # nothing of it is kept
+                process.wait()
+            for left in self.job_processes():
+                with suppress(psutil.NoSuchProcess):
+                    left.kill()
+
+    def job_processes(self) -> list[psutil.Process]:
+        """Return the slurmstepd of each running step, which outlive their slurmd, and all their descendants.
+
+        Each listens at a socket in the spool folder of its node.
+        """
+        spools = f"{self.folder}/spool."
+        found: dict[int, psutil.Process] = {}
+        for one in psutil.net_connections("unix"):
+            if one.pid is not None and str(one.laddr).startswith(spools):
+                with suppress(psutil.NoSuchProcess):
+                    step = psutil.Process(one.pid)
+                    found |= {each.pid: each for each in (step, *step.children(recursive=True))}
+        return list(found.values())
 
     def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
         env = {**os.environ, "SLURM_CONF": str(self.conf)}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
+import re
 import secrets
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from functools import partial
@@ -27,6 +29,7 @@ from headway.contract.views.identity import TOKEN_PREFIX
 from headway.errors import HeadwayError
 from headway.local.agents import agent_program
 from headway.local.devices import gpu_count, share
+from headway.local.guard import MARK
 from headway.local.ports import ANY_PORT, HOST, free_port, is_free
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.processes import (
@@ -46,6 +49,9 @@ from headway.tls import CA_FILE
 
 _PID_FILE = "up.pid"
 _READY_FILE = "up.ready"  # exists while everything runs; holds the process id and the URL
+_RENTAL_FILE = "rental.json"
+_RENTAL_VARIABLE = re.compile(rf"(?!{MARK}$)(HEADWAY|SLURM)_")
+"""Variables that name the machines' provider, the stores and their settings."""
 _READY_TIMEOUT_S = 90.0
 _AGENT_GRACE_S = 60.0
 _STOP_TIMEOUT_S = 150.0
@@ -115,17 +121,44 @@ def url_of(reach: Reach | None, port: int) -> str:
     return f"http://{HOST}:{port}" if reach is None else f"https://{reach.host}:{port}"
 
 
+@dataclass(frozen=True, slots=True)
+class Rental:
+    """Rental of a stack, as its data folder keeps it while machines may be rented.
+
+    `port` is that of the API. `env` are the variables of Headway and Slurm with which it was started.
+    """
+
+    reach: Reach
+    port: int
+    env: Mapping[str, str]
+
+    def store(self, data: Path) -> None:
+        """Store it with access for this user only: the variables may have passwords."""
+        write_private(data / _RENTAL_FILE, json.dumps(asdict(self)))
+
+
+def rental_of(data: Path) -> Rental | None:
+    """Return the rental of a stack that was killed or could not return its machines, or None if all were returned."""
+    try:
+        kept = json.loads((data.expanduser() / _RENTAL_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return Rental(Reach(**kept["reach"]), kept["port"], kept["env"])
+
+
 class ReturnedMachines:
     """All rented machines of a provider, as one child of `headway up`: the service rents them, and they end with the stack.
 
     Args:
         env: complete environment of the service.
         log: file to which the output of their return is appended.
+        rental: file of the rental, which is removed once all machines are returned.
     """
 
-    def __init__(self, env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, env: Mapping[str, str], log: Path, rental: Path) -> None:
         self.log = log
         self._env = env
+        self._rental = rental
 
     def start(self) -> None:
         """Do nothing, since the service rents machines."""
@@ -139,7 +172,9 @@ class ReturnedMachines:
         argv = [*_python("service"), "return-machines"]
         start = self.log.stat().st_size if self.log.exists() else 0
         with spawn(argv, self.log, env=self._env, cwd=self.log.parent, start_new_session=True) as returning:
-            if returning.wait() != 0:
+            if returning.wait() == 0:
+                self._rental.unlink(missing_ok=True)
+            else:
                 _log.warning("%s", last_lines(self.log, start=start))
 
 
@@ -194,6 +229,7 @@ class LocalStack(Startable):
         self.machines = RentedMachines(self.data / "machines")
         self._supervisor = Supervisor()
         self._lock: int | None = None
+        self._service: Mapping[str, str] = {}
         self.url = ""
         self.ca_file: str | None = None
         """Certificate file that clients of this stack have to trust; None without TLS."""
@@ -212,10 +248,23 @@ class LocalStack(Startable):
         self.logs.mkdir(exist_ok=True)
         self._take_lock()
         try:
-            self._start_all()
+            self._start_work(self._start_service())
         except BaseException:
             self.stop()
             raise
+
+    def return_machines(self) -> None:
+        """Return all machines that a killed stack over this folder rented, and stop. No job starts meanwhile.
+
+        Raises:
+            LocalError: another stack uses the folder, or what the return needs does not start.
+        """
+        self.logs.mkdir(exist_ok=True)
+        self._take_lock()
+        try:
+            self._start_service()
+        finally:
+            self.stop()
 
     def stop(self) -> None:
         """Stop everything in order: agents with their ranks, the service, the stores. Idempotent."""
@@ -244,7 +293,8 @@ class LocalStack(Startable):
         self._lock = lock
         write_pid_file(self.data / _PID_FILE, os.getpid())
 
-    def _start_all(self) -> None:
+    def _start_service(self) -> str:
+        """Start the stores and the API, without a scheduler, and return the token with which agents join."""
         end_left_over(self.logs)
         port = self._port if self._port is not None else free_port()
         host = HOST if self._reach is None else self._reach.address
@@ -282,9 +332,16 @@ class LocalStack(Startable):
         self._run("api", Program([*_python("service"), "api"], service, self.logs / "api.log"), _Layer.API)
         self._wait_for("api", self._answers, "the API to answer")
         if self._reach is not None:
-            pilots = ReturnedMachines(service, self.logs / "return.log")
+            kept = {name: text for name, text in os.environ.items() if _RENTAL_VARIABLE.match(name)}
+            Rental(self._reach, port, kept).store(self.data)
+            pilots = ReturnedMachines(service, self.logs / "return.log", self.data / _RENTAL_FILE)
             self._supervisor.add(f"machines of {self._reach.provider}", pilots, _Layer.AGENTS)
-        scheduler = Program([*_python("service"), "scheduler"], service, self.logs / "scheduler.log")
+        self._service = service
+        return join_token
+
+    def _start_work(self, join_token: str) -> None:
+        """Start the scheduler and the agents."""
+        scheduler = Program([*_python("service"), "scheduler"], self._service, self.logs / "scheduler.log")
         self._run("scheduler", scheduler, _Layer.SCHEDULER)
         names = [f"local-{number}" for number in range(1, self._agents + 1)]
         leases = self._leases()
@@ -327,6 +384,9 @@ class LocalStack(Startable):
         self.ca_file = str(proof.certificate)
         return {
             "HEADWAY_PROVIDERS": reach.provider,
+            # Two stacks of one user must not share a name: each would end the machines of the other as orphans.
+            "HEADWAY_CLUSTER": os.environ.get("HEADWAY_CLUSTER")
+            or _read_or_store(self.data / "cluster-name", f"up-{secrets.token_hex(4)}"),
             "HEADWAY_PUBLIC_URL": self.url,
             "HEADWAY_TLS_CERT": str(proof.certificate),
             "HEADWAY_TLS_KEY": str(proof.key),

@@ -23,11 +23,12 @@ from headway.local.rented import machine_folders
 from service.adapters.providers.kubernetes import KubernetesProvider
 from service.adapters.providers.local import LocalProvider
 from service.adapters.providers.slurm import SlurmProvider
-from service.domain.rental.machines import Found, Machine, MachineState
+from service.domain.rental.machines import Found, Machine
 from service.domain.shared.errors import NoCapacity, ProviderRefused
-from service.usecases.ports.rental import JoinBy, Provider
+from service.usecases.ports.rental import Provider
 from tests.conformance.conftest import AGENT
 from tests.conformance.ec2_rig import Ec2Rig
+from tests.conformance.leases import ended, launched, listed, machine_of
 from tests.waiting import until
 
 NUMBERS = itertools.count()
@@ -52,41 +53,18 @@ class Rig:
     """The type that is sold on demand, where it is another one."""
 
     def machine(self, **changes: object) -> Machine:
-        now = datetime.now(UTC)
-        fields: dict[str, object] = {
-            "id": f"m{next(NUMBERS):04}x{os.getpid()}",
-            "provider": self.provider.name,
-            "region": self.region,
-            "instance_type": self.instance_type,
-            "device_kind": self.device_kind,
-            "slots": self.slots,
-            "market": Market.SPOT,
-            "usd_per_h": 0.1,
-            "state": MachineState.WANTED,
-            "reason": "WORTH_IT",
-            "message": "",
-            "requested_at": now,
-            "state_since": now,
-            **changes,
-        }
-        return Machine(**fields)  # type: ignore[arg-type]
+        fields = {"device_kind": self.device_kind} | changes
+        return machine_of(self.provider.name, self.region, self.instance_type, self.slots, **fields)
 
     async def launch(self, machine: Machine, token: str = "secret") -> Found:
-        join = JoinBy(url="http://127.0.0.1:9", token=token, node_name=f"rented-{machine.id}")
-        return await self.provider.launch(machine, join)
+        return await launched(self.provider, machine, token)
 
     async def listed(self, machine: Machine) -> list[Found]:
-        return [one for one in await self.provider.list() if one.machine_id == machine.id]
+        return await listed(self.provider, machine)
 
     async def ended(self, machine: Machine) -> Found:
         """The machine, once it is listed as ended."""
-
-        async def is_so() -> bool:
-            return [one.ended for one in await self.listed(machine)] == [True]
-
-        await until(is_so)
-        (found,) = await self.listed(machine)
-        return found
+        return await ended(self.provider, machine)
 
 
 @pytest.fixture(params=["local", "ec2", "slurm", "kubernetes"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import stat
@@ -13,16 +12,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.engines.slurm_cluster import Slurm
-from headway.contract.values.markets import Market
 from service.adapters.providers.slurm import SlurmProvider
-from service.domain.rental.machines import Found, Machine, MachineState
+from service.domain.rental.machines import Found, Machine
 from service.domain.shared.errors import NoCapacity, ProviderRefused, Unavailable
-from service.usecases.ports.rental import JoinBy
+from tests.conformance.leases import ended, launched, machine_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
-
-NUMBERS = itertools.count()
 
 
 class World:
@@ -41,39 +37,14 @@ class World:
         return SlurmProvider.from_env(given | env, lambda: datetime.now(UTC))
 
     def machine(self) -> Machine:
-        now = datetime.now(UTC)
-        return Machine(
-            id=f"m{next(NUMBERS)}x{os.getpid()}",
-            provider="slurm",
-            region="hall",
-            instance_type=f"low/cpu:{self.slurm.cpus}",
-            device_kind="cpu",
-            slots=self.slurm.cpus,
-            market=Market.SPOT,
-            usd_per_h=0.1,
-            state=MachineState.WANTED,
-            reason="WORTH_IT",
-            message="",
-            requested_at=now,
-            state_since=now,
-        )
+        return machine_of("slurm", "hall", f"low/cpu:{self.slurm.cpus}", self.slurm.cpus)
 
     async def launch(self, machine: Machine, **env: str) -> Found:
-        join = JoinBy(url="http://127.0.0.1:9", token="secret", node_name=f"rented-{machine.id}")
-        return await self.provider(**env).launch(machine, join)
+        return await launched(self.provider(**env), machine)
 
     async def ended(self, machine: Machine) -> Found:
         """The machine, once it is listed as ended."""
-
-        async def is_so() -> bool:
-            return [one.ended for one in await self._of(machine)] == [True]
-
-        await until(is_so)
-        (found,) = await self._of(machine)
-        return found
-
-    async def _of(self, machine: Machine) -> list[Found]:
-        return [one for one in await self.provider().list() if one.machine_id == machine.id]
+        return await ended(self.provider(), machine)
 
 
 @pytest.fixture

@@ -19,8 +19,10 @@ _DRIVER = Path("/sys/module/nvidia/version")
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 
 
-def host_facts(address: str, probe_port: int | None, probe_key: str) -> HostFacts:
-    """Return the facts. `address` is the one that the node advertises."""
+def host_facts(
+    address: str, probe_port: int | None, probe_key: str, kill_wait_s: float | None = None
+) -> HostFacts:
+    """Return the facts. `address` is the one that the node advertises, `kill_wait_s` that of a pilot or pod."""
     interface = interface_of(address) or ""
     stats = psutil.net_if_stats().get(interface)
     with contextlib.suppress(OSError):
@@ -34,8 +36,9 @@ def host_facts(address: str, probe_port: int | None, probe_key: str) -> HostFact
             locked_memory_bytes=_limit(resource.RLIMIT_MEMLOCK),
             driver=_DRIVER.read_text(encoding="utf-8").strip() if _DRIVER.exists() else "",
             nccl=_nccl(),
+            kill_wait_s=kill_wait_s,
         )
-    return HostFacts(probe_port=probe_port, probe_key=probe_key, interface=interface)
+    return HostFacts(probe_port=probe_port, probe_key=probe_key, interface=interface, kill_wait_s=kill_wait_s)
 
 
 def _limit(kind: int) -> int | None:

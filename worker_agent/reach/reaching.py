@@ -39,5 +39,6 @@ class Reaching:
         self.listener = ProbeListener(options.address, port, key, stopping)
         self.last_port = ports.last - 1 if self.listener.listens else ports.last
         port = port if self.listener.listens else None
-        self.facts = host_facts(options.address, port, key if port else "")
+        kill_wait_s = None if options.pilot is None else options.pilot.kill_wait_s
+        self.facts = host_facts(options.address, port, key if port else "", kill_wait_s)
         self.prober = LinkProber(options.name, node_id, outbox, lambda: api.clock_ahead_s)

@@ -109,6 +109,8 @@ class JobProgress(WorkProgress):
     checkpoint_samples: int | None = None
     checkpoint_every_s: float | None = None
     """Seconds between periodic checkpoints, as the ranks reported with the last one."""
+    checkpoint_took_s: float | None = None
+    """Seconds from the start of the last save until its checkpoint was complete."""
     losses: LossRate | None = None
     """Expected losses, last sent to the ranks, that the interval follows with `checkpoint.every: auto`."""
     lost_samples: int = 0

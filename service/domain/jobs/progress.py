@@ -45,6 +45,7 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case Checkpointed():
             every_s = message.every_s or progress.checkpoint_every_s
             update = {"checkpoint_samples": message.samples, "checkpoint_every_s": every_s}
+            update["checkpoint_took_s"] = message.total_s
         case Restored():
             lost = max(0, progress.samples - message.samples)
             update = {"samples": message.samples, **_with_lost(progress, lost)}

@@ -60,6 +60,15 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFacts:
+    """Last measured save of a RUNNING job, and the shortest time in which an engine kills one of its nodes after SIGTERM."""
+
+    job: str
+    save_s: float
+    kill_wait_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Input of a diagnosis. A time is None if the event has never happened."""
 
@@ -70,6 +79,7 @@ class Facts:
     known_until: datetime | None
     restored_at: datetime | None
     """Time at which the database was restored from a backup; `known_until` is the time of that backup."""
+    saves: Sequence[SaveFacts] = ()
 
 
 def diagnose(facts: Facts, *, version: str, silence: SilenceRule, now: datetime) -> list[Check]:
@@ -85,6 +95,7 @@ def diagnose(facts: Facts, *, version: str, silence: SilenceRule, now: datetime)
         _commands(facts.nodes),
         _stuck(facts.jobs, now),
         _budgets(facts.jobs),
+        _saves(facts.saves),
     ]
     return [*checks, *_restored(facts, now)]
 
@@ -251,6 +262,23 @@ def _budgets(jobs: Sequence[JobFacts]) -> Check:
         found=f"Out of budget: {_names(blocked)}.",
         why="These jobs get no slots until their budgets have money left.",
         hint="List the budgets with headway budget list; raise one, or wait for its next period.",
+    )
+
+
+def _saves(saves: Sequence[SaveFacts]) -> Check:
+    late = [one for one in saves if one.save_s > one.kill_wait_s]
+    if not late:
+        return _fine("saves", "Every measured save of a running job ends before its nodes are killed.")
+    listed = _names(
+        f"{one.job} ({one.save_s:.0f} s, killed after {one.kill_wait_s:.0f} s)"
+        for one in sorted(late, key=lambda one: (one.kill_wait_s - one.save_s, one.job))
+    )
+    return Check(
+        name="saves",
+        level=Level.WARN,
+        found=f"A save takes longer than a node lives after SIGTERM: {listed}.",
+        why="If all ranks of the job are on nodes that end at once, it falls back to its last checkpoint.",
+        hint="Raise KillWait in slurm.conf (pods: HEADWAY_KUBERNETES_GRACE_S), or let the job train on several nodes.",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import ssl
 import stat
@@ -19,13 +20,14 @@ from headway.client.client import Client
 from headway.client.target import target
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import JobState
-from headway.local.ports import HOST, free_port
+from headway.local.ports import free_port
+from headway.local.processes import read_pid_file
 from tests.integration.local.footprint import processes_of, until
 from tests.integration.local.test_up import HEADWAY, home
 
 SECRET_FILES = (
     *("admin-token", "join-token", "secrets-key", "client.json"),
-    *("redis/redis.json", "tls/key.pem", "logs/api.log"),
+    *("redis/redis.json", "tls/key.pem", "logs/api.log", "rental.json"),
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -72,6 +74,15 @@ def up(data: Path, address: str, port: int) -> Client:
     return Client(found.url, found.token, patience_s=30.0, ca_file=found.ca_file)
 
 
+def address_of(port: int) -> set[str]:
+    """Addresses at which a program listens on a port. Connections of others may have the same port on loopback."""
+    return {
+        one.laddr.ip
+        for one in psutil.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port
+    }
+
+
 def submit(client: Client, work: Path) -> str:
     spec = {
         "name": "waiter",
@@ -101,11 +112,11 @@ def test_pilots_run_a_job_and_are_given_back_by_down(
     with up(data, address, port) as client:
         job = submit(client, work)
         until((work / "started-1").exists, "the script to start on a pilot")
-        assert len(pilots(slurm)) == 1
+        (pilot,) = pilots(slurm)
+        cluster = (data / "cluster-name").read_text(encoding="utf-8").strip()
+        assert pilot.startswith(f"headway:{cluster}:"), "no other Headway of this user takes it for an orphan"
         assert client.url == f"https://{address}:{port}"
-        assert HOST not in {
-            one.laddr.ip for one in psutil.net_connections() if one.laddr and one.laddr.port == port
-        }
+        assert address_of(port) == {address}
         shown = "\n".join(processes_of(data).values())
         assert not [one for one in secrets_of(data) if one in shown]
         readable = [name for name in SECRET_FILES if stat.S_IMODE((data / name).stat().st_mode) & 0o077]
@@ -123,6 +134,36 @@ def test_pilots_run_a_job_and_are_given_back_by_down(
         (work / "finish").touch()
         *_, last = client.watch(job, every_s=0.1)
         assert last.state is JobState.SUCCEEDED, last.message
+        headway(data, "down", "--data", str(data))
+    assert pilots(slurm) == []
+
+
+def test_pilots_of_a_killed_up_are_given_back_by_down_in_another_shell(
+    data: Path, work: Path, slurm: Slurm, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    with up(data, address, port) as client:
+        submit(client, work)
+        until((work / "started-1").exists, "the script to start on a pilot")
+    pid = read_pid_file(data / "up.pid")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: read_pid_file(data / "up.pid") is None, "the end of the killed process")
+    assert len(pilots(slurm)) == 1
+    settings = {name: os.environ[name] for name in os.environ if name.startswith("HEADWAY_SLURM_")}
+    for name in settings:
+        monkeypatch.delenv(name)  # the shell of `headway down` knows none of them
+    said = headway(data, "down", "--data", str(data))
+    assert "given back" in said
+    assert pilots(slurm) == []
+    until(lambda: not processes_of(data), "everything to be gone")
+    assert "not running" in headway(data, "down", "--data", str(data))
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with up(data, address, port) as client:
+        (first, *_) = sorted(client.machines(), key=lambda one: one.requested_at)
+        assert (first.state, first.reason) == ("gone", "GIVEN_BACK")
+        assert first.billed_to is not None
         headway(data, "down", "--data", str(data))
     assert pilots(slurm) == []
 

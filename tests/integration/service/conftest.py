@@ -149,10 +149,11 @@ class Harness:
         slots: int = 2,
         kind: str = "cpu",
         labels: Mapping[str, str] = MappingProxyType({}),
+        host: Mapping[str, Any] | None = None,
     ) -> Agent:
         response = await self.client.post(
             "/api/v1/agents",
-            json={**join_body(name, slots, kind), "labels": dict(labels)},
+            json={**join_body(name, slots, kind), "labels": dict(labels), "host": host},
             headers={"Authorization": f"Bearer {JOIN_TOKEN}"},
         )
         assert response.status_code == 201, response.text

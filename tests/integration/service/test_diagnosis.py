@@ -17,7 +17,8 @@ from headway.contract.views.diagnosis import Check, DiagnosisView, Level
 from service.api.routes.upkeep.health import VERSION
 from service.domain.nodes.diagnosis import COMMAND_LATE_S, LONGEST_CHANGE_S
 from service.main import Service
-from tests.integration.service.conftest import Harness
+from tests.integration.service.conftest import Harness, entry
+from tests.integration.service.test_life_of_a_job import message, start, stop
 from tests.waiting import until
 
 
@@ -105,6 +106,21 @@ async def test_a_slot_in_quarantine(harness: Harness) -> None:
     assert (check.level, check.found) == (Level.WARN, "Slots in quarantine: 1, on alpha.")
     await harness.post("nodes/alpha/slots/1/release")
     assert (await found(harness, "quarantine")).level is Level.OK
+
+
+async def test_save_that_takes_longer_than_the_kill_wait_of_a_pilot_is_found(harness: Harness) -> None:
+    agent = await harness.join(host={"kill_wait_s": 30.0})
+    await harness.submit()
+    run = await start(harness, agent)
+    for took_s, level in ((29.0, Level.OK), (31.0, Level.WARN)):
+        saved = message("checkpointed", 1, uri="x", samples=9, size_bytes=1, save_s=0.1, total_s=took_s)
+        await agent.report(entry("rank_message", run, **saved))
+        check = await found(harness, "saves")
+        assert check.level is level
+    assert check.found.endswith(": job (31 s, killed after 30 s).")
+    assert (await harness.job()).progress.checkpoint_took_s == 31.0
+    await stop(agent, run, exit_code=0)
+    assert (await found(harness, "saves")).level is Level.OK
 
 
 async def test_a_command_that_nobody_takes_up(harness: Harness) -> None:

@@ -25,7 +25,16 @@ from headway.errors import HeadwayError
 from headway.local.guard import Guard
 from headway.local.processes import end, last_lines, open_log, spawn
 from headway.local.slurm import address_for_nodes
-from headway.local.stack import LocalStack, Reach, Stores, running_url, stop_running, url_of
+from headway.local.stack import (
+    LocalStack,
+    Reach,
+    Rental,
+    Stores,
+    rental_of,
+    running_url,
+    stop_running,
+    url_of,
+)
 
 _DETACH_TIMEOUT_S = 300.0
 _UP = "Headway is up."
@@ -146,16 +155,43 @@ def _parse_price_options(prices: list[str] | None) -> str | None:
 
 
 def down(context: typer.Context, data: _Data = None) -> None:
-    """Stop the programs of `headway up`; unfinished jobs continue at the next `headway up`."""
+    """Stop the programs of `headway up`, and give rented nodes back; unfinished jobs continue at the next `headway up`."""
     cli = of(context)
     folder = data or home(os.environ)
     with cli.err.status(Text("stopping agents, service and stores")):
         stopped = stop_running(folder)
+    rental = rental_of(folder)
+    if rental is not None:
+        _return_machines(cli, folder, rental)
+        cli.out.print(Text(f"All nodes of {rental.reach.provider} were given back."), soft_wrap=True)
+        stopped = True
     other = (
         "" if data else " If it was started with --data, give the same folder: headway down --data FOLDER."
     )
     message = stopped_text(data) if stopped else f"Headway is not running on {folder}.{other}"
     cli.out.print(Text(message), soft_wrap=True)
+
+
+def _return_machines(cli: Cli, folder: Path, rental: Rental) -> None:
+    """Return the machines that a killed `headway up` left running. Raises: HeadwayError: some may run on."""
+    _log_to(cli.err)
+    os.environ.update(rental.env)  # as `headway up` had it; this shell may know other settings
+    stores = Stores.configured(os.environ)
+    left = LocalStack(folder, agents=0, port=rental.port, stores=stores, reach=rental.reach)
+    remedy = (
+        "Run `headway down` again, or end them yourself: `squeue --me --format='%i %j'` lists them, with names that "
+        "begin with `headway:`, and `scancel NUMBER` ends one."
+    )
+    try:
+        with Guard() as guard:
+            guard.watch(left.data / "redis")
+            left.return_machines()
+    except HeadwayError as error:
+        raise HeadwayError(
+            f"Rented nodes may still run, and cost money: {error.what}", f"{error.hint} {remedy}"
+        ) from error
+    if rental_of(folder) is not None:
+        raise HeadwayError("Rented nodes may still run, and cost money: not all ends are known.", remedy)
 
 
 def stopped_text(data: Path | None) -> str:

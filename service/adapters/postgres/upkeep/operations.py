@@ -15,7 +15,7 @@ from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import OnSession
 from service.adapters.postgres.tables.core import TERMINAL_SQL, api_processes, commands, events, jobs, nodes
 from service.adapters.postgres.tables.upkeep import database_state, leadership, quarantines
-from service.domain.nodes.diagnosis import COMMAND_LATE_S, Facts, JobFacts, NodeFacts
+from service.domain.nodes.diagnosis import COMMAND_LATE_S, Facts, JobFacts, NodeFacts, SaveFacts
 from service.usecases.ports.upkeep import ClusterFigures, Operations
 
 WITHIN = timedelta(hours=1)
@@ -51,6 +51,17 @@ _CHANGES = text(
     SELECT one.value->>'action' AS action, coalesce(one.value->>'reason', '') AS reason, count(*) AS changes
     FROM rounds CROSS JOIN LATERAL jsonb_array_elements(changes) AS one(value)
     WHERE at > :since GROUP BY 1, 2
+    """
+)
+_SAVES = text(
+    """
+    SELECT jobs.name AS job, CAST(jobs.progress->>'checkpoint_took_s' AS float) AS save_s,
+           min(CAST(host_facts.facts->>'kill_wait_s' AS float)) AS kill_wait_s
+    FROM jobs JOIN slot_grants ON slot_grants.job_id = jobs.id AND slot_grants.released_at IS NULL
+    JOIN host_facts ON host_facts.node_id = slot_grants.node_id
+    WHERE jobs.state = :running AND jobs.progress->>'checkpoint_took_s' IS NOT NULL
+        AND host_facts.facts->>'kill_wait_s' IS NOT NULL
+    GROUP BY jobs.id ORDER BY jobs.id LIMIT :most
     """
 )
 _MOST_JOBS = 10_000
@@ -91,6 +102,10 @@ class PostgresOperations(OnSession, Operations):
             led_at=(await self._session.execute(select(leadership.c.renewed_at))).scalar(),
             known_until=state.backed_up_at,
             restored_at=state.restored_at,
+            saves=[
+                record_of(SaveFacts, row)
+                for row in await self._session.rows(_SAVES, {"running": JobState.RUNNING, "most": _MOST_JOBS})
+            ],
         )
 
     async def _nodes(self, now: datetime) -> list[NodeFacts]:

@@ -129,7 +129,7 @@ HTTP: tuple[BaseModel, ...] = (
         container_engine="docker", labels={"rack": "r7", "zone": "a"},
         host=links.HostFacts(
             probe_port=20063, probe_key="key", interface="eth0", mtu=9000, shm_bytes=1 << 30, open_files=65536,
-            locked_memory_bytes=1 << 20, driver="580.1", nccl="2.27.3",
+            locked_memory_bytes=1 << 20, driver="580.1", nccl="2.27.3", kill_wait_s=30.0,
         ),
     ),
     agents.JoinReply(

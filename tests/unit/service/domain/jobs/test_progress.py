@@ -171,7 +171,7 @@ def adaptive_steps(samples: int = 640, progress: float | None = 530.0, **fields:
         }),
         (TRAINED, BatchChanged(**FROM_RANK_1, samples=600, global_batch=128, lr_factor=2.0, cause="grow"), {}),
         (TRAINED, metrics(loss=0.5), {"metrics": {"loss": 0.5}}),
-        (TRAINED, checkpoint(600), {"checkpoint_samples": 600}),
+        (TRAINED, checkpoint(600), {"checkpoint_samples": 600, "checkpoint_took_s": 0.2}),
         (TRAINED, CheckpointFailed(**FROM, samples=600, why="disk full"), {}),
         (TRAINED, Restored(**FROM, samples=512, from_generation=1), {
             "samples": 512, "lost_samples": 188, "lost_steps": 7,

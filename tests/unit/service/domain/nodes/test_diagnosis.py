@@ -22,6 +22,7 @@ from service.domain.nodes.diagnosis import (
     Facts,
     JobFacts,
     NodeFacts,
+    SaveFacts,
     diagnose,
     standing,
 )
@@ -41,6 +42,7 @@ ALWAYS = [
     "commands",
     "jobs",
     "budgets",
+    "saves",
 ]
 
 
@@ -106,6 +108,9 @@ facts = st.builds(
     led_at=st.none() | moments,
     known_until=st.none() | moments,
     restored_at=st.none() | moments,
+    saves=st.lists(
+        st.builds(SaveFacts, job=names, save_s=st.floats(0, 1e6), kill_wait_s=st.floats(0, 1e6)), max_size=4
+    ),
 )
 
 
@@ -120,13 +125,14 @@ def test_every_finding_has_a_reason_and_a_remedy(given: Facts) -> None:
         assert bool(check.why and check.hint) == (check.level is not OK), check
 
 
-@given(facts, st.sampled_from(["led_at", "nodes", "jobs"]))
+@given(facts, st.sampled_from(["led_at", "nodes", "jobs", "saves"]))
 @settings(max_examples=40)
 def test_a_check_depends_on_its_own_facts_only(given: Facts, part: str) -> None:
     of_part = {
         "led_at": {"scheduler"},
         "nodes": {"nodes", "lost nodes", "reports", "agents", "quarantine", "isolation", "commands"},
         "jobs": {"jobs", "budgets"},
+        "saves": {"saves"},
     }[part]
     before, after = checks(given), checks(replace(given, **{part: getattr(WELL, part)}))
     for name, check in before.items():
@@ -260,6 +266,14 @@ def test_a_job_is_stuck_after_too_long_between_two_states(state: JobState, for_s
     assert check.level is (WARN if stuck else OK)
     if stuck:
         assert check.found.endswith(f": train ({state} for 15m01s).")
+
+
+def test_saves_that_outlast_the_kill_wait_are_named_worst_first() -> None:
+    late = [("b", 30.5, 30.0), ("a", 90.0, 30.0), ("c", 30.0, 30.0)]
+    saves = [SaveFacts(job=name, save_s=save_s, kill_wait_s=wait_s) for name, save_s, wait_s in late]
+    check = checks(replace(WELL, saves=saves))["saves"]
+    assert check.level is WARN
+    assert check.found.endswith(": a (90 s, killed after 30 s), b (30 s, killed after 30 s).")
 
 
 def test_jobs_without_money_are_named() -> None:
