@@ -35,7 +35,7 @@ def _program(name: str) -> str | None:
 INSTALLED = all(_program(one) for one in (*_PROGRAMS, "openssl", "unshare")) and os.geteuid() == 0
 MISSING = (
     "THERE IS NO CONTROL PLANE OF KUBERNETES: ITS PROVIDER IS NOT TRIED (set KUBEBUILDER_ASSETS to a folder with "
-    "etcd, kube-apiserver, kube-controller-manager and kube-scheduler; as root)"
+    "etcd, kube-apiserver, kube-controller-manager and kube-scheduler; as root; `make kubernetes` says what is missing)"
 )
 NAMESPACE = "train"
 ADMIN = "admin-token"
@@ -66,6 +66,7 @@ class Container:
     process: subprocess.Popen[bytes] | None
     killed_at: float | None = None
     reported: str = ""
+    started_at: float = field(default_factory=time.monotonic)
 
     def first_process(self) -> int | None:
         """Return the id of the container's process 1 on the host, or None before it exists or after its end."""
@@ -207,6 +208,9 @@ class Kubelet(threading.Thread):
     def _remove(self, pod: Mapping[str, Any]) -> None:
         now = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         self._cluster.ask("DELETE", _path(pod), now)
+        container = self._containers.get(pod["metadata"]["uid"])
+        if container is not None:
+            self._cluster.ran_s[pod["metadata"]["name"]] = time.monotonic() - container.started_at
 
     def _forget(self, uids: set[str]) -> None:
         for uid in self._containers.keys() - uids:
@@ -226,6 +230,8 @@ class Kubernetes:
     images: dict[str, Sequence[str]] = field(default_factory=lambda: {PAUSE: ("sleep", "infinity")})
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     kubelets: dict[str, Kubelet] = field(default_factory=dict)
+    ran_s: dict[str, float] = field(default_factory=dict)
+    """Time from the start of a pod's container to the pod's removal, in seconds, by the pod's name."""
 
     def __post_init__(self) -> None:
         self.port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
@@ -338,9 +344,14 @@ class Kubernetes:
         self.kubelets[name] = Kubelet(self, name)
         self.kubelets[name].start()
 
+    def cut_node(self, name: str) -> None:
+        """Take the power of a node away. Kubernetes keeps the node, which no longer reports."""
+        self.kubelets.pop(name).stop()
+
     def lose_node(self, name: str) -> None:
         """Take the power of a node away, and delete it as a cloud's controller does."""
-        self.kubelets.pop(name).stop()
+        if name in self.kubelets:
+            self.cut_node(name)
         self.ask("DELETE", f"/api/v1/nodes/{name}")
 
     def beat(self, name: str) -> None:
