@@ -19,7 +19,7 @@ from service.adapters.providers.kubernetes import KubernetesProvider
 from service.adapters.providers.kubernetes_client import read_service_account
 from service.adapters.providers.kubernetes_settings import read_kubernetes_settings
 from service.domain.rental.machines import Machine, MachineState
-from service.domain.shared.errors import HeadwayServiceError
+from service.domain.shared.errors import HeadwayServiceError, ProviderRefused
 from service.usecases.ports.rental import JoinBy
 from tests.conformance.conftest import AGENT
 from tests.waiting import until
@@ -66,11 +66,9 @@ def applied(kubernetes: Kubernetes, tmp_path_factory: pytest.TempPathFactory) ->
     return kubernetes
 
 
-@pytest.fixture(scope="module")
-def provider(applied: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -> KubernetesProvider:
-    """A provider with the scheduler's service account and the settings of the overlay, as in its pod."""
-    folder = tmp_path_factory.mktemp("account")
-    (folder / "token").write_text(applied.token("headway-scheduler", SERVICE), encoding="utf-8")
+def provider_as(applied: Kubernetes, account: str, folder: Path) -> KubernetesProvider:
+    """Return a provider with a service account and the settings of the overlay, as in its pod."""
+    (folder / "token").write_text(applied.token(account, SERVICE), encoding="utf-8")
     (folder / "ca.crt").write_bytes(applied.authority.read_bytes())
     (folder / "namespace").write_text(SERVICE, encoding="utf-8")
     configs = applied.ask("GET", f"/api/v1/namespaces/{SERVICE}/configmaps")["items"]
@@ -84,6 +82,12 @@ def provider(applied: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -> K
     }
     access = read_service_account("127.0.0.1", str(applied.port), folder)
     return KubernetesProvider(read_kubernetes_settings(settings | changed), access, lambda: datetime.now(UTC))
+
+
+@pytest.fixture(scope="module")
+def provider(applied: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -> KubernetesProvider:
+    """The scheduler's provider."""
+    return provider_as(applied, "headway-scheduler", tmp_path_factory.mktemp("account"))
 
 
 def machine() -> Machine:
@@ -185,7 +189,13 @@ async def test_provider_lives_with_the_rights_of_the_overlay(
     await whole_life(provider)
     assert not may(applied, "list", "secrets", SERVICE, "headway-scheduler")
     assert not may(applied, "create", "pods", SERVICE, "headway-scheduler")
-    assert not may(applied, "create", "pods", PODS, "headway-api")
+
+
+async def test_api_sees_offers_and_starts_nothing(applied: Kubernetes, tmp_path: Path) -> None:
+    of_api, one = provider_as(applied, "headway-api", tmp_path), machine()
+    assert await of_api.offers()
+    with pytest.raises(ProviderRefused, match="apply the roles"):
+        await of_api.launch(one, JoinBy(url="http://127.0.0.1:9", token="secret", node_name="n"))
 
 
 @pytest.mark.parametrize(
