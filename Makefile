@@ -14,10 +14,10 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-slurm demo-money test test-all stress check lint types imports sizes pins pages audit sbom browser format docs reference dist bench faults fuzz clean
+.PHONY: help setup demo demo-slurm demo-kubernetes demo-money test test-all stress check lint types imports sizes pins pages audit sbom browser slurm kubernetes format docs reference dist bench faults fuzz clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## create .venv with everything in it (the other targets do it for you)
 
@@ -36,13 +36,16 @@ demo: $(READY)  ## train four real jobs on this machine: resize live, kill, paus
 demo-slurm: $(READY) slurm  ## train one job on four nodes of a real Slurm that lose one to another user (as root, two minutes)
 	$(BIN)/python -m benchmarks.slurm_demo
 
+demo-kubernetes: $(READY) kubernetes  ## train one job on two nodes of a real control plane, which lose one to a higher class (as root, two minutes)
+	$(BIN)/python -m benchmarks.kubernetes_demo
+
 demo-money: $(READY)  ## rent machines of this host under a budget, lose two of them, and read the bill (a few minutes)
 	$(BIN)/python -m examples.demo_money
 
-test: $(READY) browser slurm  ## run the gate: all tests but the slow ones (about 10 minutes on two cores)
+test: $(READY) browser slurm kubernetes  ## run the gate: all tests but the slow ones (about 10 minutes on two cores)
 	$(BIN)/python -m tools.gate
 
-test-all: $(READY) browser slurm  ## run every test (about 40 minutes on two cores)
+test-all: $(READY) browser slurm kubernetes  ## run every test (about 40 minutes on two cores)
 	$(BIN)/python -m tools.gate --all
 
 stress: $(READY)  ## run a test N times beside busy cores, and keep its first failure (TEST=tests/...::test_name N=50)
@@ -53,6 +56,12 @@ browser:  ## install Chromium for the tests of the pages, where this may install
 
 slurm:  ## install Slurm for the tests of its provider, where this may install packages (Debian, as root)
 	@command -v slurmctld >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends slurmctld slurmd slurm-client slurm-wlm-basic-plugins >/dev/null 2>&1; } || echo "NO SLURM: ITS PROVIDER WILL NOT BE TESTED. Install slurmctld and slurmd (Debian: apt install slurmctld slurmd slurm-client)." >&2
+
+CONTROL_PLANE := etcd kube-apiserver kube-controller-manager kube-scheduler kubectl
+kubernetes:  ## say what the tests of the provider for Kubernetes lack, and where it comes from
+	@missing=""; for one in $(CONTROL_PLANE); do PATH="$$KUBEBUILDER_ASSETS:$$PATH" command -v $$one >/dev/null || missing="$$missing $$one"; done; \
+	test "$$(id -u)" = 0 || missing="$$missing root"; \
+	test -z "$$missing" || echo "NO CONTROL PLANE OF KUBERNETES: ITS PROVIDER WILL NOT BE TESTED. Missing:$$missing. Set KUBEBUILDER_ASSETS to a folder with the programs: etcd is Debian's etcd-server, the others are in a release's kubernetes-server-linux-amd64.tar.gz (1.20 was tried; the binaries of setup-envtest have no scheduler and no controllers)." >&2
 
 check: $(READY)  ## lint, types, import rules, sizes, pins, generated pages, known vulnerabilities
 	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target lint types imports sizes pins pages audit

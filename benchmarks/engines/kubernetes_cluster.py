@@ -35,11 +35,11 @@ def _program(name: str) -> str | None:
 INSTALLED = all(_program(one) for one in (*_PROGRAMS, "openssl", "unshare")) and os.geteuid() == 0
 MISSING = (
     "THERE IS NO CONTROL PLANE OF KUBERNETES: ITS PROVIDER IS NOT TRIED (set KUBEBUILDER_ASSETS to a folder with "
-    "etcd, kube-apiserver, kube-controller-manager and kube-scheduler; as root)"
+    "etcd, kube-apiserver, kube-controller-manager and kube-scheduler; as root; `make kubernetes` says what is missing)"
 )
 NAMESPACE = "train"
 ADMIN = "admin-token"
-LOW, HIGH = "headway-low", "site-high"
+LOW, HIGH = "site-low", "site-high"
 """Priority classes. A pod of `HIGH` preempts one of `LOW`."""
 PAUSE = "pause"
 """Image of a container that only waits."""
@@ -66,6 +66,7 @@ class Container:
     process: subprocess.Popen[bytes] | None
     killed_at: float | None = None
     reported: str = ""
+    started_at: float = field(default_factory=time.monotonic)
 
     def first_process(self) -> int | None:
         """Return the id of the container's process 1 on the host, or None before it exists or after its end."""
@@ -207,6 +208,9 @@ class Kubelet(threading.Thread):
     def _remove(self, pod: Mapping[str, Any]) -> None:
         now = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         self._cluster.ask("DELETE", _path(pod), now)
+        container = self._containers.get(pod["metadata"]["uid"])
+        if container is not None:
+            self._cluster.ran_s[pod["metadata"]["name"]] = time.monotonic() - container.started_at
 
     def _forget(self, uids: set[str]) -> None:
         for uid in self._containers.keys() - uids:
@@ -226,6 +230,8 @@ class Kubernetes:
     images: dict[str, Sequence[str]] = field(default_factory=lambda: {PAUSE: ("sleep", "infinity")})
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     kubelets: dict[str, Kubelet] = field(default_factory=dict)
+    ran_s: dict[str, float] = field(default_factory=dict)
+    """Time from the start of a pod's container to the pod's removal, in seconds, by the pod's name."""
 
     def __post_init__(self) -> None:
         self.port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
@@ -242,24 +248,22 @@ class Kubernetes:
         """File with the administrator's access, for `KUBECONFIG`."""
         return self.folder / "kubeconfig"
 
+    @property
+    def authority(self) -> Path:
+        """Certificate that the API server's own one is checked against."""
+        return self.folder / "certs" / "apiserver.crt"
+
     def start(self) -> None:
         """Start the control plane and all nodes, and return once pods can be made and bound."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for command in ("genrsa -out sa.key 2048", "rsa -in sa.key -pubout -out sa.pub"):
-            subprocess.run(["openssl", *command.split()], cwd=self.folder, check=True, capture_output=True)
+        self._openssl("genrsa -out sa.key 2048")
+        self._openssl("rsa -in sa.key -pubout -out sa.pub")
+        self._openssl(
+            "req -x509 -newkey rsa:2048 -nodes -keyout client-ca.key -out client-ca.crt -days 2 -subj /CN=clients"
+        )
         (self.folder / "tokens.csv").write_text(f'{ADMIN},admin,admin,"system:masters"\n', encoding="utf-8")
         self.write_kubeconfig(self.kubeconfig, ADMIN)
-        local = f"http://127.0.0.1:{self._etcd_port}"
-        peer = f"http://127.0.0.1:{self._peer_port}"
-        self._spawn(
-            "etcd",
-            "--data-dir=etcd",
-            f"--listen-client-urls={local}",
-            f"--advertise-client-urls={local}",
-            f"--listen-peer-urls={peer}",
-            f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=default={peer}",
-        )
+        self.start_store()
         self.start_server()
         shared = (f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--port=0", "--secure-port=0")
         self._spawn(
@@ -281,6 +285,20 @@ class Kubernetes:
             self.start_node(f"n{number}")
         self.until(lambda: self._has_account() and self._all_ready(), "the cluster")
 
+    def start_store(self) -> None:
+        """Start etcd."""
+        local = f"http://127.0.0.1:{self._etcd_port}"
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        self._spawn(
+            "etcd",
+            "--data-dir=etcd",
+            f"--listen-client-urls={local}",
+            f"--advertise-client-urls={local}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+        )
+
     def start_server(self) -> None:
         """Start the API server, and return once it answers."""
         self._spawn(
@@ -293,6 +311,7 @@ class Kubernetes:
             "--service-account-signing-key-file=sa.key",
             "--service-account-issuer=https://kubernetes.default",
             "--token-auth-file=tokens.csv",
+            "--client-ca-file=client-ca.crt",
             "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.9.0.0/24",
         )
@@ -300,9 +319,18 @@ class Kubernetes:
 
     def kill_server(self) -> None:
         """Kill the API server."""
-        process = self.processes.pop("kube-apiserver")
-        process.kill()
-        process.wait()
+        self._kill("kube-apiserver")
+
+    def kill_store(self) -> None:
+        """Kill etcd. The API server stays, and answers with errors."""
+        self._kill("etcd")
+
+    def compact(self) -> None:
+        """Make the server forget every older moment, as it does by itself every five minutes. Lists that are under way get 410."""
+        store = f"http://127.0.0.1:{self._etcd_port}/v3/kv"
+        header = httpx.post(f"{store}/range", json={"key": "AA=="}).raise_for_status().json()["header"]
+        body = {"revision": header["revision"], "physical": True}
+        httpx.post(f"{store}/compaction", json=body).raise_for_status()
 
     def start_node(
         self, name: str, *, extra: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None
@@ -316,9 +344,14 @@ class Kubernetes:
         self.kubelets[name] = Kubelet(self, name)
         self.kubelets[name].start()
 
+    def cut_node(self, name: str) -> None:
+        """Take the power of a node away. Kubernetes keeps the node, which no longer reports."""
+        self.kubelets.pop(name).stop()
+
     def lose_node(self, name: str) -> None:
         """Take the power of a node away, and delete it as a cloud's controller does."""
-        self.kubelets.pop(name).stop()
+        if name in self.kubelets:
+            self.cut_node(name)
         self.ask("DELETE", f"/api/v1/nodes/{name}")
 
     def beat(self, name: str) -> None:
@@ -381,12 +414,28 @@ class Kubernetes:
         kind = {"Content-Type": "application/strategic-merge-patch+json"}
         _answer(self._client.request("PATCH", path, json=body, headers=kind))
 
-    def write_kubeconfig(self, path: Path, token: str) -> None:
-        """Write a kubeconfig with a token."""
+    def token(self, account: str, namespace: str = NAMESPACE) -> str:
+        """Return a token of a service account, as Kubernetes mounts one into a pod."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        return str(self.ask("POST", path, request)["status"]["token"])
+
+    def write_certificate(self, user: str, group: str) -> tuple[Path, Path]:
+        """Write a client certificate and its key, and return their files."""
+        key, request, certificate = (self.folder / f"{user}.{end}" for end in ("key", "csr", "crt"))
+        self._openssl(f"req -newkey rsa:2048 -nodes -keyout {key} -out {request} -subj /O={group}/CN={user}")
+        signer = "-CA client-ca.crt -CAkey client-ca.key -CAcreateserial"
+        self._openssl(f"x509 -req -in {request} {signer} -days 2 -out {certificate}")
+        return certificate, key
+
+    def write_kubeconfig(self, path: Path, token: str, server: str = "") -> None:
+        """Write a kubeconfig with a token. `server` is an address other than the API server's own."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "t", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],
+            "clusters": [
+                {"name": "t", "cluster": {"server": server or self.url, "insecure-skip-tls-verify": True}}
+            ],
             "users": [{"name": "t", "user": {"token": token}}],
             "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t", "namespace": NAMESPACE}}],
             "current-context": "t",
@@ -413,6 +462,14 @@ class Kubernetes:
             process.kill()  # nothing of it is kept
             process.wait()
         self._client.close()
+
+    def _openssl(self, arguments: str) -> None:
+        subprocess.run(["openssl", *arguments.split()], cwd=self.folder, check=True, capture_output=True)
+
+    def _kill(self, name: str) -> None:
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
 
     def _answers(self) -> bool:
         return self._client.get("/readyz").status_code == httpx.codes.OK

@@ -210,6 +210,31 @@ async def test_pod_of_a_deleted_node_ends_once_kubernetes_has_removed_it(world: 
         world.kubernetes.start_node(node)
 
 
+async def test_pod_of_an_unreachable_node_is_present_after_its_deletion_until_its_node_is_deleted(
+    world: World,
+) -> None:
+    """Its processes may run on, so nothing but Kubernetes may say that it has ended."""
+    machine = world.machine()
+    found = await world.launch(machine)
+    node = world.kubernetes.pod(found.external_id)["spec"]["nodeName"]
+    world.kubernetes.cut_node(node)
+    try:
+        await world.provider.terminate(found.external_id)
+
+        def unreachable() -> bool:
+            taints = world.kubernetes.ask("GET", f"/api/v1/nodes/{node}")["spec"].get("taints", [])
+            return "node.kubernetes.io/unreachable" in {one["key"] for one in taints}
+
+        await until(unreachable, 60)
+        assert "deletionTimestamp" in world.kubernetes.pod(found.external_id)["metadata"]
+        assert [one.ended for one in await world.listed(machine)] == [False]
+        world.kubernetes.lose_node(node)
+        ended = await world.ended(machine, within_s=150)
+        assert ended.billed_to is not None
+    finally:
+        world.kubernetes.start_node(node)
+
+
 async def test_killed_server_makes_every_outcome_unknown_and_loses_nothing(world: World) -> None:
     machine = world.machine()
     found = await world.launch(machine)

@@ -173,7 +173,7 @@ def find_access(env: Mapping[str, str]) -> Access:
         return read_kubeconfig(Path(named))
     host = env.get("KUBERNETES_SERVICE_HOST", "")
     if host and (_POD_FOLDER / "token").exists():
-        return _of_pod(host, env.get("KUBERNETES_SERVICE_PORT", "443"), _POD_FOLDER)
+        return read_service_account(host, env.get("KUBERNETES_SERVICE_PORT", "443"), _POD_FOLDER)
     usual = Path(env.get("HOME", "")) / ".kube" / "config"
     if usual.exists():
         return read_kubeconfig(usual)
@@ -183,7 +183,12 @@ def find_access(env: Mapping[str, str]) -> Access:
     )
 
 
-def _of_pod(host: str, port: str, folder: Path) -> Access:
+def read_service_account(host: str, port: str, folder: Path) -> Access:
+    """Return the access of a pod's service account: a folder with `token`, `ca.crt` and `namespace`.
+
+    Raises:
+        SettingsError: the folder is not complete.
+    """
     address = f"[{host}]" if ":" in host else host
     try:
         namespace = (folder / "namespace").read_text(encoding="utf-8").strip()

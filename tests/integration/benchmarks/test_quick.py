@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.arguments import FOLDER, names
+from benchmarks.engines import kubernetes_cluster
 from benchmarks.engines.slurm_cluster import INSTALLED, MISSING
 from benchmarks.networking.namespaces import why_not
 from service.simulation.model.profiles import data_folder
@@ -51,8 +52,8 @@ ELSEWHERE = {"faults", "mixed_kinds"}
 """`tests/chaos/test_faults.py` and `tests/e2e/test_mixed_kinds.py` run them, for longer."""
 DEVICES = {"gpu": ["--device", "cpu"]}
 """Options of benchmarks that measure GPUs: the code is the same without them."""
-ROOT_ONLY = {"hosts", "slurm"}
-"""They make network namespaces, or play the nodes of a batch system."""
+ROOT_ONLY = {"hosts", "leases", "slurm"}
+"""They make network namespaces, or play the nodes of another system."""
 
 
 def needs_data(name: str) -> bool:
@@ -71,6 +72,8 @@ def scratch() -> Iterator[Path]:
 
 
 def run_quick(name: str, scratch: Path, *, nobody: bool) -> None:
+    if name == "leases" and not kubernetes_cluster.INSTALLED:
+        pytest.skip(kubernetes_cluster.MISSING)
     if name in ROOT_ONLY and (missing := why_not()) is not None:
         pytest.skip(missing)
     if name == "slurm" and not INSTALLED:
