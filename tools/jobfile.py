@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.contract.spec import JobSpec
+from headway.contract.spec_after import JOB_PATTERN
 from tools.settings import Undocumented
 
 _PAGE = Path(__file__).parent.parent / "docs" / "job-file.md"
@@ -30,6 +31,8 @@ _AS_TEXT = {
     "exit_within": ("duration", _DURATION),
 }
 """Numbers that may have a unit (`contract.quantities`), which pydantic's schema does not show."""
+_NAMES = {"after": {"type": "string", "pattern": JOB_PATTERN}}
+"""Lists whose entries may be a name alone, which the API's schema does not have: its answers have the whole entry."""
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
@@ -47,6 +50,8 @@ def schema() -> dict[str, Any]:
         if path in _AS_TEXT:
             options = [_plain(option) for option in one.pop("anyOf", None) or [_moved(one)]]
             one["anyOf"] = [*options, _AS_TEXT[path][1]]
+        if path in _NAMES:
+            one["items"] = {"anyOf": [_NAMES[path], one["items"]]}
         one["description"] = meanings[path]
     if stale := sorted(meanings.keys() - {path for path, _ in _fields(found)}):
         raise Undocumented(f"docs/job-file.md has a row for {', '.join(stale)}, which no job file may have.")

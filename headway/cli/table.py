@@ -24,7 +24,7 @@ PANELS: dict[str, dict[str, Verb]] = {
         ),
         "down": Verb(
             "cluster.local",
-            "Stop the programs of `headway up`; unfinished jobs continue at the next `headway up`.",
+            "Stop the programs of `headway up`, and give rented nodes back; unfinished jobs continue at the next `headway up`.",
         ),
         "doctor": Verb(
             "cluster.doctor", "Check this machine, the service and its agents; exit with 1 if a check fails."

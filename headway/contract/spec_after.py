@@ -11,10 +11,11 @@ from headway.contract.spec_parts import SpecPart
 
 MOST_AFTER: Final = 20
 """Maximum number of jobs that one job waits for."""
-_JOB_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+JOB_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+"""Regular expression of names and ids of jobs."""
 
 
-_JobName = Annotated[str, Field(pattern=_JOB_PATTERN)]
+_JobName = Annotated[str, Field(pattern=JOB_PATTERN)]
 
 
 class AfterEnd(StrEnum):
@@ -52,5 +53,5 @@ def _of_name(value: Any) -> Any:
     return {"job": value} if isinstance(value, str) else value
 
 
-AfterJob = Annotated[After, BeforeValidator(_of_name, json_schema_input_type=_JobName | After)]
+AfterJob = Annotated[After, BeforeValidator(_of_name)]
 """An entry of `after`. A name or id alone means that this job must succeed."""

@@ -11,9 +11,10 @@ import pytest
 from benchmarks.engines.slurm_cluster import INSTALLED, MISSING, slurm_cluster
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason=MISSING)]
+pytestmark = pytest.mark.slow
 
 
+@pytest.mark.skipif(not INSTALLED, reason=MISSING)
 @pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "hanging"])
 async def test_cluster_whose_controller_does_not_answer_ends_with_nodes_and_jobs(
     tmp_path: Path, fate: signal.Signals
