@@ -192,7 +192,7 @@ class _Clocks:
         self._watched, self._own = _schedule(watched), _schedule(threading.current_thread())
 
     def read(self) -> Readings:
-        """Return the present readings."""
+        """Return the present readings of the clocks and run queues of both threads."""
         thread_s = time.clock_gettime(self._cpu_clock)
         others_s = time.process_time() - thread_s - time.thread_time()
         return Readings(time.monotonic(), thread_s, others_s, _queued_s(self._watched), _queued_s(self._own))
@@ -214,7 +214,7 @@ class _Clocks:
         return others + (() if watched is None else _frame(watched, _FRAMES))
 
     def close(self) -> None:
-        """Close the kernel's files."""
+        """Close the files from which the times on the run queue are read."""
         for schedule in (self._watched, self._own):
             if schedule is not None:
                 os.close(schedule)

@@ -147,7 +147,7 @@ class StandstillMetrics:
         )
 
     def hear(self, standstill: Standstill) -> None:
-        """Count a standstill."""
+        """Count a standstill of this process, with its duration."""
         self._stood.observe(standstill.stood_s)
 
 

@@ -87,7 +87,7 @@ def job(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
 
 
 def on_nodes(client: Client, job_id: str, count: int) -> bool:
-    """Whether the job trains on so many nodes. Before its first step it would start again without a node that it loses."""
+    """Return True if the job trains on so many nodes. Before its first step it would start again without a node that it loses."""
     job = client.job(job_id)
     return job.state is JobState.RUNNING and len(job.allocation) == count and job.progress.samples > 0
 
