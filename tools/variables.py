@@ -113,6 +113,7 @@ AGENT = {
     "HEADWAY_URL": "`--url`.",
     "HEADWAY_JOIN_TOKEN": "`--token`. If the service has it too, any agent may join with it for ever; renting requires that.",
     "HEADWAY_ISOLATION": "`--isolation` ([isolation](../isolation.md)).",
+    "HEADWAY_SYSTEM_CALLS": "`filtered` (default) or `all` (`--system-calls`; [isolation](../isolation.md#system-calls)).",
     "HEADWAY_UMASK": "Permissions that files of ranks do not get (`--umask`).",
     "HEADWAY_USER_IDS": "`--user-ids`, as `FIRST-LAST`.",
     "HEADWAY_SHARE_GPUS": "`1`: offer GPUs that another agent of the host offers too; for tests.",

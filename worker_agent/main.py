@@ -141,7 +141,7 @@ class Agent:
             keys=keys,
             membership=membership,
             outbox=self._outbox,
-            request=_join_request(options, reaching, self._identity, slots, engine),
+            request=_join_request(options, reaching, self._identity, slots, engine, isolation),
             holding=self._supervisor.holding,
             health=health.read,
             probe=prober.request,
@@ -316,6 +316,7 @@ def _join_request(
     identity: Identity,
     slots: list[SlotInfo],
     engine: engines.DetectedEngine,
+    isolation: Isolation,
 ) -> JoinRequest:
     return JoinRequest(
         name=options.name,
@@ -329,7 +330,7 @@ def _join_request(
         memory_bytes=inventory.memory_bytes(),
         container_engine=engine.engine,
         labels=dict(options.labels),
-        host=reaching.facts,
+        host=reaching.facts.model_copy(update={"isolation": isolation.facts}),
     )
 
 
@@ -361,6 +362,7 @@ def _isolation(options: Options, state: StateFolder, environment: Mapping[str, s
             groups,
             options.private,
             umask=options.umask,
+            all_calls=options.all_calls,
         )
     )
     if not isolation.broken:

@@ -69,6 +69,8 @@ class Options:
     """Folders that no job may read, if jobs share the agent's user."""
     umask: int | None = None
     """Mask of the permissions of files that ranks create; None means that of the agent's own start."""
+    all_calls: bool = False
+    """Allow ranks all system calls."""
     metadata_url: str | None = None
     """URL of the metadata service that announces interruptions; None if there is none."""
     pilot: PilotLimits | None = None
@@ -109,6 +111,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         user_ids=args.user_ids,
         private=_private(env),
         umask=args.umask,
+        all_calls=args.system_calls == "all",
         metadata_url=_metadata_url(parser, env),
         pilot=limits,
         labels=args.labels or ({} if limits is None else pilot.labels(env)),
@@ -243,6 +246,14 @@ def _add_isolation(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> N
         metavar="OCTAL",
         help="permissions that files of ranks do not get, such as 027 (default: $HEADWAY_UMASK, or the umask that the agent is "
         "started with)",
+    )
+
+    add(
+        "--system-calls",
+        choices=("filtered", "all"),
+        default=env.get("HEADWAY_SYSTEM_CALLS") or "filtered",
+        help="system calls of ranks: `filtered` denies those that training does not need, where the kernel can; `all` is for "
+        "jobs that trace or measure processes, or start containers themselves (default: $HEADWAY_SYSTEM_CALLS, or filtered)",
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+from headway.contract.isolation import IsolationFacts
 from headway.contract.values.sequences import SequenceNumber
 from headway.contract.values.text import PrintedText
 
@@ -38,6 +39,8 @@ class HostFacts(BaseModel):
     nccl: _Short = ""
     kill_wait_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """Seconds from SIGTERM to SIGKILL when the host's engine ends this agent; None if no engine runs it."""
+    isolation: IsolationFacts | None = None
+    """Result of the self-test; None if it could not be made."""
 
 
 class PeerProbe(BaseModel):

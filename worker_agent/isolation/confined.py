@@ -6,7 +6,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from worker_agent.launcher.confinement import Confinement, enter
@@ -16,19 +17,36 @@ _MOST_BYTES: Final = 1 << 20
 _LAST_CHARACTERS: Final = 300
 
 
+@contextmanager
+def standing_confined(confinement: Confinement, argv: Sequence[str], folder: str = "/") -> Iterator[int]:
+    """Yield the id of a process with the program under the confinement, once it has printed a byte; kill it at the end.
+
+    The function forks, so call it before any thread starts.
+
+    Raises:
+        OSError: the program ended, or printed nothing within a minute.
+    """
+    child, reader = _start(confinement, argv, folder)
+    try:
+        ready, _, _ = select.select([reader], [], [], _LIMIT_S)
+        if not ready or not os.read(reader, 1):
+            raise ChildProcessError(f"{argv[0]} does not start")
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+
+
 def run_confined(
-    confinement: Confinement, argv: Sequence[str], limit_s: float = _LIMIT_S
+    confinement: Confinement, argv: Sequence[str], limit_s: float = _LIMIT_S, folder: str = "/"
 ) -> tuple[int | None, str]:
-    """Run a program under the confinement, and return its exit code and output.
+    """Run a program under the confinement in a working folder, and return its exit code and output.
 
     If the program fails, the output is its last line only. If it exceeds the time limit, the code is None.
     The function forks, so call it before any thread starts.
     """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _become(confinement, argv, writer)
-    os.close(writer)
+    child, reader = _start(confinement, argv, folder)
     output, in_time = _read(reader, time.monotonic() + limit_s)
     os.close(reader)
     if not in_time:
@@ -42,14 +60,25 @@ def run_confined(
     return code, (text.splitlines() or [f"it exited with code {code} and no output"])[-1][:_LAST_CHARACTERS]
 
 
-def _become(confinement: Confinement, argv: Sequence[str], writer: int) -> None:
+def _start(confinement: Confinement, argv: Sequence[str], folder: str) -> tuple[int, int]:
+    """Fork a child that becomes the program, and return its id and the end of the pipe with its output."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _become(confinement, argv, writer, folder)
+    os.close(writer)
+    return child, reader
+
+
+def _become(confinement: Confinement, argv: Sequence[str], writer: int, folder: str) -> None:
     """Confine this child process and execute the program; never returns."""
     try:
+        os.setsid()  # as a rank: a signal to its own group must not reach the agent's
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(writer, 1)
         os.dup2(writer, 2)
-        os.chdir("/")
         enter(confinement)
+        os.chdir(folder)
         os.execv(argv[0], list(argv))  # noqa: S606  # no shell
     except BaseException as error:  # noqa: BLE001  # reported to the parent; the child must not run the parent's code
         os.write(2, f"{error}".encode())

@@ -21,6 +21,7 @@ from typing import Literal
 import structlog
 
 from headway.contract.agents import RunCommand
+from headway.contract.isolation import IsolationFacts
 from headway.contract.renumbering import ranks_file
 from headway.contract.runtime import message_file, stacks_file
 from headway.contract.values.places import folder_of
@@ -30,7 +31,7 @@ from worker_agent.isolation.code_folders import code_folders, interpreter_folder
 from worker_agent.isolation.confined import run_confined
 from worker_agent.isolation.control_groups import ControlGroups
 from worker_agent.isolation.scratch import open_scratch, scratch_of
-from worker_agent.launcher import landlock
+from worker_agent.launcher import landlock, system_calls
 from worker_agent.launcher.confinement import PRIVATE_UMASK, Confinement
 
 _log = structlog.get_logger()
@@ -79,6 +80,10 @@ class Isolation:
     lacks: tuple[str, ...] = ()
     umask: int = PRIVATE_UMASK
     """Mask of the permissions of files that ranks create outside and inside of their own folders, which are closed anyway."""
+    filtered: bool = False
+    """Deny ranks the system calls that training does not need."""
+    facts: IsolationFacts | None = None
+    """Outcome of the self-test; None before it."""
     broken: str = ""
     """Reason for starting no job, because jobs would not be separated; empty if there is none."""
 
@@ -174,6 +179,7 @@ class Isolation:
             group=None if self.groups is None else str(self.groups.make(folder.name)),
             max_processes=MAX_PROCESSES if user is not None else None,
             umask=self.umask,
+            filtered=self.filtered,
         )
 
     def _make_checkpoints(self, folder: Path, user: int | None) -> None:
@@ -199,8 +205,11 @@ def choose(
     private: Sequence[Path] = (),
     *,
     umask: int | None = None,
+    all_calls: bool = False,
 ) -> Isolation:
     """Return the strongest kind of isolation that works on this host, or the wanted one.
+
+    Ranks get all system calls if `all_calls` is True, or if the host cannot filter them.
 
     Raises:
         HeadwayError: the wanted kind does not work on this host.
@@ -209,11 +218,21 @@ def choose(
     for kind in KINDS if wanted is None else (wanted,):
         problem = _problem(kind, state, base_env, user_ids)
         if not problem:
-            lacks += _limitations(kind, groups)
+            unfiltered = "the agent was told to allow all" if all_calls else _filter_problem()
+            lacks += _limitations(kind, groups, unfiltered)
             scratch = open_scratch(state)
             mask = PRIVATE_UMASK if umask is None else umask
             return Isolation(
-                kind, state, base_env, user_ids, scratch, groups, tuple(private), tuple(lacks), mask
+                kind,
+                state,
+                base_env,
+                user_ids,
+                scratch,
+                groups,
+                private=tuple(private),
+                lacks=tuple(lacks),
+                umask=mask,
+                filtered=not unfiltered,
             )
         if wanted is not None:
             raise HeadwayError(
@@ -286,6 +305,13 @@ def _problem(kind: Kind, state: StateFolder, env: Mapping[str, str], user_ids: U
     return _trial_error(Confinement(private=_texts([state.path]), code=_texts(code)))
 
 
+def _filter_problem() -> str:
+    """Return the reason why this host does not filter the system calls of ranks; empty if it does."""
+    if not system_calls.available():
+        return "this kernel or processor has no filter"
+    return _trial_error(Confinement(filtered=True))
+
+
 def _trial_error(confinement: Confinement) -> str:
     """Start an interpreter in a confined process, and return the error; empty on success.
 
@@ -295,9 +321,11 @@ def _trial_error(confinement: Confinement) -> str:
     return "" if code == 0 else output
 
 
-def _limitations(kind: Kind, groups: ControlGroups | None) -> list[str]:
+def _limitations(kind: Kind, groups: ControlGroups | None, unfiltered: str) -> list[str]:
     """Return what jobs can do on this host although isolation should prevent it, as sentences."""
     found = []
+    if unfiltered:
+        found.append(f"system calls of jobs are not filtered: {unfiltered}")
     if kind == "landlock":
         found.append("jobs share the agent's user and can change that user's other files")
         if not landlock.confines_signals():

@@ -14,19 +14,23 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import structlog
 
 from headway.contract.agents import RankSlot, RunCommand, SlotInfo
+from headway.contract.isolation import IsolationFacts, ProbeResult
 from headway.contract.runtime import message_file
 from headway.contract.values.listing import some_of
 from worker_agent.host.folders import RunFolder, write_text
 from worker_agent.isolation import control_groups
 from worker_agent.isolation.code_folders import misplaced
-from worker_agent.isolation.confined import run_confined
+from worker_agent.isolation.confined import run_confined, standing_confined
 from worker_agent.isolation.modes import Isolation, give
 from worker_agent.isolation.scratch import remove_scratch, scratch_of
-from worker_agent.launcher import intruder
+from worker_agent.launcher import interfaces, intruder
+from worker_agent.launcher.confinement import Confinement
+from worker_agent.launcher.system_calls import MACHINES
 
 _log = structlog.get_logger()
 
@@ -36,6 +40,9 @@ _CANARY = ".probe-credentials.tmp"
 
 A restarted agent removes an old one, as it does every half-written file.
 """
+_STANDING = "import signal; print(1, flush=True); signal.pause()"
+Place = Literal["root", "work", "home", "scratch", "tmp", "proc"]
+"""Working folder of the intruder: one of the host, or one of its own job."""
 _MOST_FILES = 50
 _MOST_SHOWN = 5
 _MOST_CHARACTERS = 1000
@@ -45,19 +52,19 @@ _MOST_CHARACTERS = 1000
 def run_self_check(isolation: Isolation) -> Isolation:
     """Return the isolation, with the reason in `broken` if it fails the test: then no job may be started.
 
-    Without isolation (`none`) there is nothing to test. The function forks, so call it before any thread
+    Without isolation (`none`) the test only finds `facts`. The function forks, so call it before any thread
     starts.
     """
-    _clean_up(isolation)
-    if isolation.kind == "none":
-        return isolation
+    clean_up(isolation)
+    facts = None
     try:
-        problem = _problem(isolation)
-    except OSError as error:
+        facts, problem = examine(isolation)
+    except (OSError, ValueError) as error:
         problem = f"the test could not be set up: {error}"
     finally:
-        _clean_up(isolation)
-    if not problem:
+        clean_up(isolation)
+    isolation = replace(isolation, facts=facts)
+    if not problem or isolation.kind == "none":
         return isolation
     broken = f"jobs are not kept apart by {isolation.kind} on this host: {problem}"[:_MOST_CHARACTERS]
     _log.error("this agent takes no jobs", code="isolation_broken", why=broken, see="docs/isolation.md")
@@ -69,10 +76,16 @@ def mark_withheld(slots: list[SlotInfo], isolation: Isolation) -> list[SlotInfo]
     return [slot.model_copy(update={"withheld": isolation.broken}) for slot in slots]
 
 
-def _problem(isolation: Isolation) -> str:
-    """Return the problem with the isolation; empty if there is none."""
+def examine(isolation: Isolation, place: Place = "root") -> tuple[IsolationFacts | None, str]:
+    """Return what a job reaches from a working folder, and the problem with the isolation; empty if there is none.
+
+    The caller removes the files of the test with `clean_up`.
+
+    Raises:
+        OSError: the test cannot be set up.
+    """
     for folder, private in misplaced(isolation.closed):
-        return (
+        return None, (
             f"the Python of ranks ({folder}) lies in {private}, which is closed to them. Install it elsewhere"
         )
     neighbour = _make_test_job(isolation, _NEIGHBOUR)
@@ -83,17 +96,58 @@ def _problem(isolation: Isolation) -> str:
         "write": [str(one) for one in _write_targets(isolation, neighbour)],
         "own": str(intruder_folder.work),
     }
+    confinement = isolation.confinement(_command(_INTRUDER), intruder_folder)
+    cwd = _working_folder(place, intruder_folder, isolation)
     code, output = run_confined(
-        isolation.confinement(_command(_INTRUDER), intruder_folder),
-        [sys.executable, "-P", intruder.__file__, json.dumps(targets)],
+        confinement, [sys.executable, "-P", intruder.__file__, json.dumps(targets)], folder=cwd
     )
     if code != 0:
-        return f"a program does not start there: {output}"
+        return None, f"a program does not start there: {output}"
     found = json.loads(output.splitlines()[-1])
     if not found["own"]:
-        return f"a job cannot write to its own folder, {intruder_folder.work}"
+        return None, f"a job cannot write to its own folder, {intruder_folder.work}"
     reached = list(found["reached"])
-    return f"a job could {some_of(reached, _MOST_SHOWN)}" if reached else ""
+    of_files = ProbeResult(probes=sum(len(targets[verb]) for verb in ("read", "list", "write")), open=reached)
+    results = {"files": of_files, **_interfaces(isolation, confinement, neighbour, cwd)}
+    facts = IsolationFacts.model_validate({"mode": isolation.kind, "results": results})
+    return facts, f"a job could {some_of(reached, _MOST_SHOWN)}" if reached else ""
+
+
+def _interfaces(
+    isolation: Isolation, confinement: Confinement, neighbour: RunFolder, cwd: str
+) -> dict[str, ProbeResult]:
+    """Return what the intruder reaches besides files, with a running process of the neighbour; empty where it cannot run."""
+    machine = MACHINES.get(os.uname().machine)
+    if machine is None:
+        return {}
+    calls = {"clone": machine.clone, "clone3": machine.clone3, "unshare": machine.unshare}
+    theirs = isolation.confinement(_command(_NEIGHBOUR), neighbour)
+    with standing_confined(theirs, [sys.executable, "-I", "-S", "-c", _STANDING]) as other:
+        targets = {
+            "processes": {"the agent": os.getpid(), "another job": other},
+            "numbers": {**machine.denied, **calls},
+        }
+        argv = [sys.executable, "-P", interfaces.__file__, json.dumps(targets)]
+        code, output = run_confined(confinement, argv, folder=cwd)
+    if code != 0:
+        raise ChildProcessError(f"the probes of interfaces failed: {output}")
+    found: dict[str, dict[str, bool]] = json.loads(output.splitlines()[-1])
+    return {
+        kind: ProbeResult(probes=len(probes), open=[name for name, is_open in probes.items() if is_open])
+        for kind, probes in found.items()
+    }
+
+
+def _working_folder(place: Place, folder: RunFolder, isolation: Isolation) -> str:
+    folders = {
+        "root": "/",
+        "work": folder.work,
+        "home": folder.job.home,
+        "scratch": scratch_of(folder.job, isolation.scratch),
+        "tmp": "/tmp",  # noqa: S108  # a job may work there
+        "proc": "/proc",
+    }
+    return str(folders[place])
 
 
 def _make_test_job(isolation: Isolation, job_id: str) -> RunFolder:
@@ -186,7 +240,7 @@ def _own_process_files() -> list[str]:
     return [f"/proc/{os.getpid()}/{name}" for name in ("environ", "mem", "cwd/.", "maps")]
 
 
-def _clean_up(isolation: Isolation) -> None:
+def clean_up(isolation: Isolation) -> None:
     """Remove the files that this agent, or an earlier one, created for the check."""
     state = isolation.state
     (state.path / _CANARY).unlink(missing_ok=True)

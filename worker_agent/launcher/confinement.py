@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_agent.launcher import landlock, processes, view
+from worker_agent.launcher import landlock, processes, system_calls, view
 
 PRIVATE_UMASK = 0o077
 """Umask without any permission for others."""
@@ -42,6 +42,8 @@ class Confinement:
     """Maximum processes and threads of the user. It requires a `uid`, because the kernel counts by user."""
     umask: int = PRIVATE_UMASK
     """Mask of the permissions of files that the ranks create."""
+    filtered: bool = False
+    """Deny the ranks system calls that training does not need (`system_calls`)."""
 
 
 def known_fields(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,6 +77,8 @@ def enter(confinement: Confinement) -> None:
                 code=_paths(confinement.code),
             )
         )
+    if confinement.filtered:  # last: the steps above may need what it denies
+        system_calls.restrict()
 
 
 def enter_folder(folder: int, uid: int | None) -> None:

@@ -9,9 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.cli.render.jobs import columns
+from headway.contract.isolation import PROBE_KINDS, IsolationFacts, ProbeKind
+from headway.contract.values.listing import some_of
 from headway.contract.views.diagnosis import Check, Level
 from headway.contract.views.hosts import HostsView, HostView, LinkView
 
+_MOST_OPEN = 5
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
@@ -28,7 +31,7 @@ def hosts_table(view: HostsView) -> RenderableType:
     """Return the hosts, the connections that fail or are slow, and the findings."""
     if not view.hosts:
         return Text("No hosts. To add one, run headway join-token create here and headway agent on the host.")
-    parts: list[RenderableType] = [_hosts(view.hosts)]
+    parts: list[RenderableType] = [_hosts(view.hosts), Text(), _isolation(view.hosts)]
     if view.links:
         parts += [Text(), _links(view.links)]
     usual = f", median {1e3 * view.latency_s:.2f} ms" if view.latency_s is not None else ""
@@ -55,6 +58,31 @@ def _hosts(hosts: Sequence[HostView]) -> Table:
             host.nccl or "-",
         )
     return table
+
+
+def _isolation(hosts: Sequence[HostView]) -> Table:
+    """Return, for each host, how many attempts of a confined program each kind of isolation withstood."""
+    table = columns("HOST", "ISOLATION", *(kind.upper() for kind in PROBE_KINDS), fold=["OPEN"])
+    for host in hosts:
+        facts = host.isolation
+        table.add_row(
+            host.name,
+            "-" if facts is None else facts.mode,
+            *(_withstood(facts, kind) for kind in PROBE_KINDS),
+            "-" if facts is None else _open(facts),
+        )
+    return table
+
+
+def _withstood(facts: IsolationFacts | None, kind: ProbeKind) -> str:
+    """Return the share of the attempts that failed, such as `47/47`."""
+    result = None if facts is None else facts.results.get(kind)
+    return "-" if result is None else f"{result.probes - len(result.open)}/{result.probes}"
+
+
+def _open(facts: IsolationFacts) -> str:
+    found = [name for kind in PROBE_KINDS if kind in facts.results for name in facts.results[kind].open]
+    return some_of(found, _MOST_OPEN) if found else "nothing"
 
 
 def _links(links: Sequence[LinkView]) -> Table:

@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import BaseModel
 
 from headway.contract.agents import NodeState
+from headway.contract.isolation import IsolationFacts
 from headway.contract.views.diagnosis import Check
 
 
@@ -29,6 +30,8 @@ class HostView(BaseModel):
     locked_memory_bytes: int | None = None
     driver: str = ""
     nccl: str = ""
+    isolation: IsolationFacts | None = None
+    """What a confined program reached when the agent started; None if an older agent did not say."""
 
 
 class LinkView(BaseModel):

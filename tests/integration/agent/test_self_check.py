@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headway.contract.agents import RunCommand, SlotInfo
+from headway.contract.isolation import PROBE_KINDS
 from worker_agent.host.folders import RunFolder, StateFolder, write_json
 from worker_agent.isolation import code_folders
 from worker_agent.isolation.code_folders import interpreter_folders, misplaced
@@ -149,3 +150,32 @@ def test_the_working_folder_is_none_of_the_code(tmp_path: Path) -> None:
         assert tmp_path not in interpreter_folders([], [str(tmp_path), ""])
     assert tmp_path in interpreter_folders([], [str(tmp_path)])
     assert list(misplaced([tmp_path])) == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("users", marks=needs_root), pytest.param("landlock", marks=needs_landlock), "none"],
+)
+def test_attempts_of_a_confined_program_are_found_and_the_filter_denies_those_of_the_kernel(
+    tmp_path: Path, kind: Kind
+) -> None:
+    tested = run_self_check(chosen(kind, state_in(tmp_path)))
+    assert tested.facts is not None
+    assert tested.facts.mode == kind
+    results = tested.facts.results
+    assert set(results) == set(PROBE_KINDS)
+    assert sum(one.probes for one in results.values()) >= 100
+    assert (results["kernel"].open, results["sockets"].open) == ([], [])
+    assert ("signal the agent" in results["signals"].open) == (kind == "none")
+    assert ("memory of another job" in results["memory"].open) == (kind == "none")
+    assert bool(results["files"].open) == (kind == "none")
+
+
+def test_without_the_filter_the_same_attempts_on_the_kernel_succeed(tmp_path: Path) -> None:
+    state = state_in(tmp_path)
+    every = choose("none", state, base_env(os.environ, ()), UserIds(), None, all_calls=True)
+    tested = run_self_check(every)
+    assert "system calls of jobs are not filtered: the agent was told to allow all" in every.lacks
+    assert tested.facts is not None
+    assert {"let a parent trace", "read own memory by a call"} <= set(tested.facts.results["processes"].open)
+    assert {"keyctl", "add_key"} <= set(tested.facts.results["kernel"].open)

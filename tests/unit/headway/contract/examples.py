@@ -21,6 +21,7 @@ from headway.contract import (
     agents,
     credentials,
     health,
+    isolation,
     links,
     orders,
     output,
@@ -130,6 +131,10 @@ HTTP: tuple[BaseModel, ...] = (
         host=links.HostFacts(
             probe_port=20063, probe_key="key", interface="eth0", mtu=9000, shm_bytes=1 << 30, open_files=65536,
             locked_memory_bytes=1 << 20, driver="580.1", nccl="2.27.3", kill_wait_s=30.0,
+            isolation=isolation.IsolationFacts(
+                mode="landlock",
+                results={"kernel": isolation.ProbeResult(probes=47, open=["keyctl"])},
+            ),
         ),
     ),
     agents.JoinReply(

@@ -1,0 +1,75 @@
+"""The filter as a program: what it decides for each call, by a small interpreter of its instructions."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+
+from worker_agent.launcher.system_calls import MACHINES, Machine, program
+
+ALLOWED, DENIED, ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+NEW_USER, SIGCHLD, THREAD = 0x10000000, 17, 0x3D0F00
+
+
+def decision(machine: Machine, number: int, *arguments: int, architecture: int | None = None) -> int:
+    """Return what the filter returns, as the kernel runs it."""
+    held = architecture if architecture is not None else machine.architecture
+    data = struct.pack("<IIQ6Q", number, held, 0, *arguments, *[0] * (6 - len(arguments)))
+    steps = list(struct.iter_unpack("<HBBI", program(machine)))
+    at = value = 0
+    while True:
+        code, then, otherwise, operand = steps[at]
+        at += 1
+        if code == 0x20:
+            (value,) = struct.unpack_from("<I", data, operand)
+        elif code == 0x54:
+            value &= operand
+        elif code == 0x06:
+            return int(operand)
+        else:
+            holds = {0x15: value == operand, 0x35: value >= operand, 0x45: bool(value & operand)}[code]
+            at += then if holds else otherwise
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_every_named_call_is_denied_and_its_neighbours_pass(machine: Machine) -> None:
+    for number in machine.denied.values():
+        assert decision(machine, number) == DENIED
+    special = {machine.clone, machine.clone3, machine.unshare, machine.socket, machine.prlimit64}
+    others = set(range(470)) - set(machine.denied.values()) - special
+    assert {decision(machine, number) for number in others} == {ALLOWED}
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize(
+    ("family", "kind", "wanted"),
+    [
+        (2, 1, ALLOWED), (2, 2 | 0o2000000, ALLOWED), (10, 1, ALLOWED), (1, 5, ALLOWED), (16, 3, ALLOWED),
+        (2, 3, DENIED), (2, 3 | 0o2000000, DENIED), (10, 3, DENIED), (2, 10, DENIED), (17, 2, DENIED), (44, 3, DENIED),
+    ],
+)  # fmt: skip
+def test_sockets_of_packets_are_denied_and_those_of_streams_and_netlink_pass(
+    machine: Machine, family: int, kind: int, wanted: int
+) -> None:
+    assert decision(machine, machine.socket, family, kind) == wanted
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_processes_and_threads_are_made_and_namespaces_are_not(machine: Machine) -> None:
+    assert decision(machine, machine.clone, SIGCHLD) == ALLOWED
+    assert decision(machine, machine.clone, THREAD) == ALLOWED
+    assert decision(machine, machine.clone, NEW_USER | SIGCHLD) == DENIED
+    assert decision(machine, machine.clone3) == ABSENT
+    assert decision(machine, machine.unshare, 0x200) == ALLOWED
+    assert decision(machine, machine.unshare, 0x80) == DENIED
+    assert decision(machine, machine.prlimit64, 0) == ALLOWED
+    assert decision(machine, machine.prlimit64, 4711) == DENIED
+
+
+def test_calls_of_other_architectures_are_denied() -> None:
+    machine = MACHINES["x86_64"]
+    assert decision(machine, 1) == ALLOWED
+    assert decision(machine, 1, architecture=0x40000003) == DENIED
+    assert decision(machine, 0x40000001) == DENIED
