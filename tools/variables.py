@@ -114,6 +114,7 @@ AGENT = {
     "HEADWAY_JOIN_TOKEN": "`--token`. If the service has it too, any agent may join with it for ever; renting requires that.",
     "HEADWAY_ISOLATION": "`--isolation` ([isolation](../isolation.md)).",
     "HEADWAY_UMASK": "Permissions that files of ranks do not get (`--umask`).",
+    "HEADWAY_ENVIRONMENTS_SIZE": "Disk space for the [Python environments of jobs](../guides/environments.md) (`--environments-size`).",
     "HEADWAY_USER_IDS": "`--user-ids`, as `FIRST-LAST`.",
     "HEADWAY_SHARE_GPUS": "`1`: offer GPUs that another agent of the host offers too; for tests.",
     "HEADWAY_LABELS": "`--labels` ([racks and zones](../guides/mixed-machines.md#racks-and-zones)).",

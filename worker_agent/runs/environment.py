@@ -104,6 +104,12 @@ def visible_devices(command: RunCommand, slots: Mapping[int, SlotInfo]) -> str:
     return ",".join(slots[rank.slot].uuid or "" for rank in ordered).strip(",")
 
 
+def environment_variables(base: Mapping[str, str], environment: Path) -> dict[str, str]:
+    """Return the variables by which a rank finds the Python of its own environment before that of the host."""
+    path = os.pathsep.join([str(environment / "bin"), base["PATH"]])
+    return {"PATH": path, "VIRTUAL_ENV": str(environment), "PYTHONNOUSERSITE": "1"}
+
+
 def _torchrun(
     command: RunCommand, rank: RankSlot, control: Path, *, agent_keeps_store: bool
 ) -> dict[str, str]:
