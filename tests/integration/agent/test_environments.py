@@ -65,6 +65,7 @@ def environments(agent: AgentProcess) -> list[Path]:
     return sorted((agent.state / "environments").iterdir())
 
 
+# Ten seconds: the only test in the gate of what an environment is for, over a real build.
 def test_environment_of_two_jobs_is_built_once_and_has_the_torch_of_the_host(
     stub: StubService, agent: AgentProcess
 ) -> None:
@@ -186,6 +187,7 @@ def test_agent_killed_during_a_build_leaves_nothing_for_the_next_one(
     wait_until(lambda: half not in environments(agent))
 
 
+@pytest.mark.slow
 def test_lock_file_installs_what_it_pins(stub: StubService, agent: AgentProcess, tmp_path: Path) -> None:
     import subprocess  # noqa: PLC0415
 
@@ -203,6 +205,7 @@ def test_lock_file_installs_what_it_pins(stub: StubService, agent: AgentProcess,
     assert found(stub, "jlocked")["greeting"] == "hello"
 
 
+@pytest.mark.slow
 def test_environments_beyond_the_limit_go_once_no_run_uses_them(
     stub: StubService, make_agent: Callable[..., AgentProcess], tmp_path: Path
 ) -> None:

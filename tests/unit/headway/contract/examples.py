@@ -59,7 +59,7 @@ COMMANDS: tuple[BaseModel, ...] = (
         max_local_batch=64, lr_rule="sqrt", balance='{"dead_band": 0.1}', speeds=[4.0, 1.0], checkpoint_uri="s3://bucket/checkpoints/j", checkpoint_every_s=30.0,
         checkpoint_keep=3, losses=run_facts.LossRate(per_h=0.25, at=_AT), grace_s=60.0, hung_after_s=600.0, hung_factor=10.0, hung_when_still=True,
         secrets=["WANDB_API_KEY"], traceparent=_TRACEPARENT,
-        cpus_per_slot=4.0, memory_per_slot_bytes=1 << 34, image="registry.example/train:1",
+        cpus_per_slot=4.0, memory_per_slot_bytes=1 << 34, image="registry.example/train:1", requirements="requirements.txt", lock="uv.lock",
         output=output.OutputPlan(dir=".", as_cwd=True, every_s=60.0, max_bytes=1 << 40),
     ),
     agents.OrderCommand(
