@@ -87,9 +87,7 @@ def lifted(
     holds = given.current != NOTHING
     room = Room(given, smallest)
     stays = holds & (protected | among)
-    for job in by_turn(
-        stays, priority + np.where(protected, priority.max(initial=0.0), 0.0), given.waited_s
-    ):
+    for job in by_turn(stays, priority + np.where(protected, priority.max(initial=0.0), 0.0), given.waited_s):
         room.take(job, room.column_of(job))
     for job in by_turn(~holds & among, priority, given.waited_s):
         lower = stays & (priority < priority[job])

@@ -82,7 +82,6 @@ def test_a_job_that_gets_more_than_was_promised_has_its_promised_slots_among_the
     assert {2, 3} < set(plan["wide"].allocation["n"])
 
 
-
 def test_a_higher_priority_that_fits_beside_a_promise_leaves_the_job_its_promised_slots() -> None:
     """The higher priority came since, and gets other slots: nobody was stopped in vain."""
     promise = SlotPromise(at=NOW - timedelta(seconds=5), slots={"n": [0]}, generation=0)
@@ -99,9 +98,7 @@ def test_a_higher_priority_that_does_not_fit_beside_a_promise_takes_its_slots() 
     promise = SlotPromise(at=NOW - timedelta(seconds=5), slots={"n": [0]}, generation=0)
     heir = job_of("heir", spec=spec_of("heir", elastic=ONE, priority=30), age_s=20.0)
     heir = replace(heir, progress=JobProgress(promise=promise))
-    higher = job_of(
-        "higher", spec=spec_of("higher", elastic={"min": 4, "max": 4}, priority=90), age_s=1.0
-    )
+    higher = job_of("higher", spec=spec_of("higher", elastic={"min": 4, "max": 4}, priority=90), age_s=1.0)
     plan = decided(heir, higher)
     assert (plan["heir"].action, plan["higher"].action) == (Action.WAIT, Action.START)
 
