@@ -1,4 +1,4 @@
-"""Ranks that leave the training loop early, by `break`, while others train on: each leaves a mark in the members' store."""
+"""Ranks that leave a loop early, by `break`, while others train on: each leaves a mark in the members' store."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import sys
 from typing import Any
 
 from headway.errors import HeadwayError
+from headway.train.data.position import Position
 from headway.train.membership.meeting import peers_may_be_lost
 
 _MARK = "headway/left_loop"
+_BATCH_MARK = "headway/left_batch"
+_FOUND_MARK = "headway/found_left_batch"
 
 
 class LoopLeft(HeadwayError):
@@ -26,6 +29,56 @@ def mark_left(store: Any, rank: int, steps: int) -> None:
     if getattr(sys, "last_value", None) is None:  # set by the interpreter and by the launcher
         with peers_may_be_lost():
             store.set(_MARK, f"{rank} {steps}")
+
+
+def mark_left_batch(store: Any, rank: int, position: Position) -> None:
+    """Leave the mark of a rank that has ended an epoch at this position without the batch there, which it had begun.
+
+    Raises:
+        PeersLost: the store is gone.
+    """
+    with peers_may_be_lost():
+        store.set(_BATCH_MARK, f"{rank} {position.epoch} {position.samples}")
+
+
+def find_left_batch(store: Any, position: Position) -> LoopLeft | None:
+    """Return the error of the ranks if one has left the batch at this position, which this rank trains; None if none is known.
+
+    The others learn it from the store by `refuse_left_batch`, once this rank has given up.
+
+    Raises:
+        PeersLost: the store is gone.
+    """
+    with peers_may_be_lost():
+        mark = store.get(_BATCH_MARK).decode() if store.check([_BATCH_MARK]) else ""
+        where = mark.split()[1:]
+        if where != [str(position.epoch), str(position.samples)]:
+            return None
+        store.set(_FOUND_MARK, mark)
+    return _left_batch(mark)
+
+
+def refuse_left_batch(store: Any) -> None:
+    """Raise an error if a rank has given up because another one has left its batch.
+
+    Raises:
+        LoopLeft: a rank has.
+        PeersLost: the store is gone.
+    """
+    with peers_may_be_lost():
+        mark = store.get(_FOUND_MARK).decode() if store.check([_FOUND_MARK]) else None
+    if mark is not None:
+        raise _left_batch(mark)
+
+
+def _left_batch(mark: str) -> LoopLeft:
+    rank, epoch, samples = mark.split()
+    return LoopLeft(
+        f"LOOP_LEFT: rank {rank} left the loop over the data in epoch {epoch}, within the batch at sample {samples}, before it "
+        "was trained, but another rank trains this batch.",
+        "Have every rank leave before the same batch, and decide by a value that is equal on all of them, such as "
+        "run.steps or the mean of the loss by torch.distributed.all_reduce.",
+    )
 
 
 def refuse_left(store: Any, steps: int) -> None:

@@ -184,6 +184,7 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
     runtime.EpochClosed(**_SAID, epoch=1, samples_seen=640, dataset_samples=640, exactly_once=True, exact_so_far=1),
     runtime.Restored(**_SAID, samples=640, from_generation=6),
     runtime.StandsStill(**_SAID, silent_s=42.0, usual_s=0.3, unanswered=("10.0.0.2",), over=True),
+    runtime.Warned(**_SAID, code="GRADIENTS_LOST", text="the gradients of 3 batches are lost"),
     runtime.Stopped(**_SAID, samples=640),
     runtime.Completed(**_SAID, samples=6400),
     runtime.Lingers(**_SAID, ended_s=5.0, within_s=600.0, exit_code=0, waits_for=("thread uploader",), over=True),
