@@ -39,6 +39,7 @@ DEFAULT_IGNORES = (
     ".ipynb_checkpoints/",
     ".DS_Store",
 )
+_DEFAULTS = FolderRules.top(DEFAULT_IGNORES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
         raise BundleError(
             f"The working folder {folder} does not exist.", "Correct `workdir` in the job file."
         )
-    paths = sorted(_walk(folder, _rules_above(folder)))
+    paths = sorted(_walk(folder, _rules_above(folder), []))
     if not paths:
         raise BundleError(
             f"The working folder {folder} is empty.", f"Check `workdir` and {' and '.join(IGNORE_FILES)}."
@@ -86,27 +87,43 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
     )
 
 
+def left_out(folder: Path) -> list[str]:
+    """Return the files and folders that the folder's ignore files leave out of its bundle, by name; those of folders end with `/`.
+
+    Those that no bundle has, as `DEFAULT_IGNORES` names them, are not among them, nor is what a folder here contains.
+
+    Raises:
+        BundleError: a folder or an ignore file cannot be read.
+    """
+    found: list[str] = []
+    for _ in _walk(folder, _rules_above(folder), found):
+        pass
+    return sorted(found)
+
+
 def _rules_above(folder: Path) -> FolderRules:
     """Return the default rules and those of the folders between the repository's top and this folder.
 
     A folder that these rules exclude is sent all the same, because the job file names it.
     """
-    defaults = FolderRules.top(DEFAULT_IGNORES)
     at = folder.resolve()
     top = next((above for above in (at, *at.parents) if (above / ".git").exists()), at)
-    rules = defaults
+    rules = _DEFAULTS
     here = top
     for name in at.relative_to(top).parts:
         rules = rules.read(here, IGNORE_FILES)
         if rules.ignore(name, is_folder=True):
-            return defaults
+            return _DEFAULTS
         rules = rules.enter(name)
         here /= name
     return rules
 
 
-def _walk(folder: Path, above: FolderRules, prefix: str = "") -> Iterator[str]:
-    """Yield the relative paths of the files, links and empty folders to send; those of folders end with `/`."""
+def _walk(folder: Path, above: FolderRules, left: list[str], prefix: str = "") -> Iterator[str]:
+    """Yield the relative paths of the files, links and empty folders to send; those of folders end with `/`.
+
+    Paths that the ignore files exclude are added to `left`.
+    """
     try:
         rules = above.read(folder / prefix, IGNORE_FILES)
         entries = list(os.scandir(folder / prefix))
@@ -116,11 +133,15 @@ def _walk(folder: Path, above: FolderRules, prefix: str = "") -> Iterator[str]:
     for entry in entries:
         name = f"{prefix}{entry.name}"
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name == _NEVER_SENT or rules.ignore(entry.name, is_folder=is_folder):
+        if entry.name == _NEVER_SENT:
+            continue
+        if rules.ignore(entry.name, is_folder=is_folder):
+            if not _DEFAULTS.ignore(entry.name, is_folder=is_folder):
+                left.append(f"{name}/" if is_folder else name)
             continue
         if is_folder:
             sent = True
-            yield from _walk(folder, rules.enter(entry.name), f"{name}/")
+            yield from _walk(folder, rules.enter(entry.name), left, f"{name}/")
         elif entry.is_symlink() or entry.is_file():
             sent = True
             yield name  # sockets, pipes and devices have no content to send
