@@ -22,6 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from headway.contract import rank_lines, runtime
 from tests.elastic.devices import device_env
 from tests.elastic.ranks import PRELOAD, be_a_rank
+from worker_agent.runs.environment import QUICK_LOOKUPS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PATIENCE_S = 240.0
@@ -143,6 +144,7 @@ class Job:
         common = {
             "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/"),
+            "RES_OPTIONS": QUICK_LOOKUPS,
             "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size),
             "MASTER_ADDR": "127.0.0.1",

@@ -87,6 +87,8 @@ def keep_store(listener: socket.socket, log: Path) -> NoReturn:
     _reset_signals()
     _redirect(log)
     name_process("headway store")
+    # Torch looks up the name of each client while all others wait; nobody reads it.
+    os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
 
     port = listener.getsockname()[1]

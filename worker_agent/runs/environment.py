@@ -29,8 +29,12 @@ _PASSED = frozenset(
         "SSL_CERT_FILE",
         "SSL_CERT_DIR",
         "REQUESTS_CA_BUNDLE",
+        "RES_OPTIONS",
     }
 )
+QUICK_LOOKUPS = "timeout:1 attempts:3"
+"""Options of the resolver, as `RES_OPTIONS`. Torch looks up the name of each address that it connects to, and waits for the
+answer: with a lost answer 5 s, as glibc's default is, and 10 s or more without a name server."""
 _PASSED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "UCX_", "FI_", "CUDA_", "NVIDIA_")
 """Prefixes of variables for the locale, and for a site's network and GPUs."""
 
@@ -85,6 +89,7 @@ def rank_env(
         launcher = _torchrun(command, rank, control, agent_keeps_store=agent_keeps_store)
     defaults = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     return {
+        "RES_OPTIONS": QUICK_LOOKUPS,
         **base,
         **defaults,
         **command.env,
