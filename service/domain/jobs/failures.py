@@ -173,7 +173,7 @@ def _verdict(ending: Ending, exit_: RankExit, *, uploaded: bool) -> EndVerdict:
         return EndVerdict(ending, reason_of_loss(exit_), f"rank {exit_.rank} {how}")
     reason = Reason.OUT_OF_MEMORY if ran_out_of_memory(exit_) else Reason.USER_ERROR
     hint = _folder_hint(exit_.log_tail, uploaded=uploaded)
-    return EndVerdict(ending, reason, _with_log(f"rank {exit_.rank} {how}{hint}", exit_.log_tail))
+    return EndVerdict(ending, reason, _with_log(f"rank {exit_.rank} {how}", exit_.log_tail, hint))
 
 
 def _folder_hint(lines: Sequence[str], *, uploaded: bool) -> str:
@@ -241,14 +241,15 @@ def _signal_name(number: int) -> str:
     return known.get(number, f"signal {number}")
 
 
-def _with_log(message: str, log_tail: Sequence[str]) -> str:
+def _with_log(message: str, log_tail: Sequence[str], hint: str = "") -> str:
     """Return the message with the traceback, led by its exception; without a traceback, with the last lines
-    of output.
+    of output. The hint ends the first line.
     """
     traceback = traceback_in(log_tail)
     if traceback:
-        return "\n".join((f"{message}: {traceback[-1]}", *traceback))
+        return "\n".join((f"{message}: {traceback[-1]}{hint}", *traceback))
     lines = [line for line in log_tail if line.strip()]
     advice = shell_advice(lines)
     message = f"{message}; {advice}" if advice else message
+    message = f"{message}{hint}"
     return f"{message}; its last lines:\n" + "\n".join(lines) if lines else f"{message}, without output"

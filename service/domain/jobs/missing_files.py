@@ -41,8 +41,8 @@ def folder_advice(lines: Sequence[str], *, uploaded: bool) -> str:
     if path is None:
         return ""
     return (
-        f"if {path} is in the folder that you submitted, .gitignore or .headwayignore kept it from the upload: write !{path} "
-        "into .headwayignore (before it !FOLDER/ for an excluded folder), or give the script an absolute path on the nodes"
+        f"if {path} is in the submitted folder, an ignore file kept it from the upload: write !{path} into .headwayignore (and "
+        "!FOLDER/ before it for an excluded folder), or read it by an absolute path on the nodes"
     )
 
 

@@ -368,7 +368,7 @@ def test_a_file_missing_in_an_uploaded_folder_has_a_remedy(line: str, path: str 
     first = judge([exit_of(0, exit_code=1, log_tail=("Traceback", line))]).message.splitlines()[0]
     assert ("kept it from the upload" in first) is (path is not None)
     if path is not None:
-        assert f"if {path} is in the folder that you submitted" in first
+        assert f"if {path} is in the submitted folder" in first
         assert f"write !{path} into .headwayignore" in first
 
 
