@@ -50,7 +50,10 @@ def left_out_warning(folder: Path, excluded: Sequence[Excluded], command: str) -
         excluded: paths in it that a `.gitignore` excludes.
         command: the command of the job.
     """
-    words = {word.removeprefix("./").rstrip("/") for word in _WORDS.split(command)} - {"", "."}
+    words = {word.removeprefix("./").rstrip("/") for word in _WORDS.split(command) if not word.isdigit()} - {
+        "",
+        ".",
+    }
     every = (found for one in excluded for found in _files(folder, one, words))
     read = list(islice(every, _MOST_FILES))
     found = sorted(

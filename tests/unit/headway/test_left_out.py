@@ -113,6 +113,11 @@ def test_what_the_command_names_is_named(tmp_path: Path, name: str, command: str
     assert warning(tmp_path, files) == ""
 
 
+def test_a_number_in_the_command_names_no_folder(tmp_path: Path) -> None:
+    files = {"images/3/1.png": "", ".gitignore": "/images/\n"}
+    assert warning(tmp_path, files, "python train.py --epochs 3") == ""
+
+
 def test_what_headwayignore_excludes_is_on_purpose(tmp_path: Path) -> None:
     files = {"data/x.csv": "", ".gitignore": "*.csv\n", ".headwayignore": "*.csv\n"}
     assert warning(tmp_path, files) == ""
