@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.bundle import left_out, pack
-from headway.cli.verbs.jobs.submit import left_out_of
+from headway.bundle import pack
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import BundleView
 from headway.errors import BundleError
@@ -79,31 +78,6 @@ def test_gitignore_rules_apply_and_headwayignore_keeps_a_file_again(tmp_path: Pa
     (folder / "sub/.headwayignore").write_text("!other.env\ndata/\n")
     sent = (".gitignore", "sub/.headwayignore", "sub/other.env", "train.py")
     assert pack(folder).files == sent
-
-
-def test_left_out_files_are_those_of_ignore_files_without_what_no_bundle_has(tmp_path: Path) -> None:
-    files = dict.fromkeys(
-        [".git/HEAD", "pkg/a.pyc", "pkg/a.py", "data/set/train.bin", "out/1/x", "out/2"], ""
-    )
-    folder = make(tmp_path, files)
-    (folder / ".gitignore").write_text("*.pyc\n*.bin\nout/\n", encoding="utf-8")
-    assert left_out(folder) == ["data/set/train.bin", "out/"]
-    (folder / ".headwayignore").write_text("!data/set/train.bin\n!out/\n", encoding="utf-8")
-    assert left_out(folder) == []
-
-
-def test_submit_names_left_out_data_and_the_line_that_sends_it(tmp_path: Path) -> None:
-    folder = make(
-        tmp_path,
-        {"train.py": "", "data/set/train.bin": "x" * 70_000, "small.bin": "", "runs/a": "", "new/a": ""},
-    )
-    (folder / ".gitignore").write_text("*.bin\nruns/\nnew/\n", encoding="utf-8")
-    spec = JobSpec(name="gpt", run="python train.py --resume=runs/a --renew", workdir=".")
-    (line,) = left_out_of(spec, folder)
-    assert "excludes: data/set/train.bin, runs/." in line
-    assert "!data/set/train.bin to .headwayignore" in line
-    (folder / ".headwayignore").write_text("!*.bin\n!runs/\n", encoding="utf-8")
-    assert left_out_of(spec, folder) == []
 
 
 def test_rules_of_the_repository_above_apply_in_a_folder_of_it(tmp_path: Path):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from headway.bundle import IGNORE_FILE, left_out
 from headway.cli.context import Cli, Format, JobFile, Output, OwnProject, Replacements, of
 from headway.cli.render import jobs as render
 from headway.cli.verbs.jobs.reading import job_of
@@ -18,10 +17,7 @@ from headway.cli.waiting import EXIT_CODES, wait
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import JobView
-from headway.errors import HeadwayError
-
-_NAMED: Final = 3
-_DATA_BYTES: Final = 64 << 10
+from headway.errors import HeadwayError, LeftOutWarning
 
 
 def submit(
@@ -50,8 +46,10 @@ def submit(
     spec = job_of(cli, file, set_)
     base = Path.cwd() if str(file) == "-" else file.resolve().parent
     with cli.connect_in(project) as client:
-        job = client.submit(spec, base=base, from_=from_)
-        cli.warn(left_out_of(spec, base))
+        with warnings.catch_warnings(record=True) as left_out:
+            warnings.simplefilter("always", LeftOutWarning)
+            job = client.submit(spec, base=base, from_=from_)
+        cli.warn(str(one.message) for one in left_out)
         too_large = too_large_for(client, spec)
         if too_large:
             cli.warn([f"{job.name} {too_large}"])
@@ -62,31 +60,6 @@ def submit(
             return
         last = _wait(cli, client, job, output)
     raise typer.Exit(EXIT_CODES[last.state])
-
-
-def left_out_of(spec: JobSpec, base: Path) -> list[str]:
-    """Return a line about files of the working folder that the nodes do not get, although the script may read them.
-
-    These are files of 64 KiB and more, and folders that the command names. Smaller files are seldom data.
-    """
-    if spec.workdir is None or spec.bundle is not None:
-        return []
-    folder = base / spec.workdir
-    names = [one for one in left_out(folder) if _may_be_read(folder, one, spec.run)]
-    if not names:
-        return []
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return [
-        f"{spec.name} gets its working folder without what an ignore file excludes: {', '.join(names[:_NAMED])}{more}. If the "
-        f"script reads it, add a line such as !{names[0]} to {IGNORE_FILE}, or name it by a path that the nodes share."
-    ]
-
-
-def _may_be_read(folder: Path, name: str, command: str) -> bool:
-    if name.endswith("/"):
-        return re.search(rf"(?<![\w.-]){re.escape(name.rstrip('/'))}(?![\w.-])", command) is not None
-    path = folder / name
-    return path.is_file() and path.stat().st_size >= _DATA_BYTES
 
 
 def too_large_for(client: Client, spec: JobSpec) -> str:
