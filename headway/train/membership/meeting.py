@@ -15,6 +15,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from headway.contract.orders import Order
 from headway.contract.runtime import CANNOT_REACH
+from headway.lookups import no_name_servers
 from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 from headway.train.host.connections import connections, disconnect, has_unanswered_attempt
 from headway.train.host.reach import ReachPatience, reach_failure, try_server
@@ -58,24 +59,37 @@ def leave_marker(
 
 def open_store(order: Order, timeout: timedelta, superseded: Callable[[], bool]) -> Any:
     """Open the generation's own part of an order's store, so that no address of an old generation is used."""
-    host, _, port = order.store.rpartition(":")
+    port = int(order.store.rpartition(":")[2])
     give_up_s = time.monotonic() + timeout.total_seconds()
-    patience = ReachPatience(order.store)
+    patience, attempt = ReachPatience(order.store), _TRY
     while True:
+        began_s = time.monotonic()
         try:
             # Torch writes several lines for each second without an answer: it tries only where something answers.
-            try_server(order.store, _TRY.total_seconds())
-            store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_TRY)
+            host = try_server(order.store, _TRY.total_seconds())
+            began_s = time.monotonic()
+            with no_name_servers():
+                store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=attempt)
         except (OSError, RuntimeError) as error:
             if superseded():
                 raise Superseded from None
             patience.warn(error)
             if time.monotonic() > give_up_s or patience.is_cut_off(error):
                 raise RuntimeError(patience.failure(error)) from None
+            attempt = next_attempt(attempt, timedelta(seconds=time.monotonic() - began_s))
             time.sleep(_PAUSE_S)
         else:
             store.set_timeout(timeout)
             return PrefixStore(f"headway/{order.generation}", store)
+
+
+def next_attempt(limit: timedelta, took: timedelta) -> timedelta:
+    """Return the time limit of the next attempt to reach a store, after one with a `limit` that failed and `took` so long.
+
+    Torch checks its limit between the parts of an attempt. One that took much longer was held up by this host, for example by its
+    resolver, so that every other with the same limit would fail, too: the next may take twice as long.
+    """
+    return 2 * took if took > 2 * limit else limit
 
 
 def wait_for_all(store: Any, order: Order, superseded: Callable[[], bool], wait_s: float) -> None:
