@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from headway.contract import rank_lines, runtime
+from headway.lookups import ask_no_name_servers
 from tests.elastic.devices import device_env
 from tests.elastic.ranks import PRELOAD, be_a_rank
 from worker_agent.runs.environment import QUICK_LOOKUPS
@@ -28,6 +29,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 PATIENCE_S = 240.0
 
 Kind = TypeVar("Kind")
+ask_no_name_servers()  # this process keeps the stores, as the agent's child does
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(PRELOAD)
 

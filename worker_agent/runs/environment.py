@@ -33,8 +33,8 @@ _PASSED = frozenset(
     }
 )
 QUICK_LOOKUPS = "timeout:1 attempts:3"
-"""Options of the resolver, as `RES_OPTIONS`. Torch looks up the name of each address that it connects to, and waits for the
-answer: with a lost answer 5 s, as glibc's default is, and 10 s or more without a name server."""
+"""Options of the resolver, as `RES_OPTIONS`. A store is opened without name servers (`headway.lookups`), but torch connects
+to it again by itself, and looks up its name: with a lost answer 5 s, as glibc's default is, and 10 s or more without a server."""
 _PASSED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "UCX_", "FI_", "CUDA_", "NVIDIA_")
 """Prefixes of variables for the locale, and for a site's network and GPUs."""
 
