@@ -7,8 +7,8 @@ kernel's interfaces, sockets for packets, and the memory, files and signals of t
 
 `probes`: attempts in one mode from one working directory. `attempts`: all of them. `open`: attempts that succeeded although
 docs/isolation.md says that they fail; `opened` names them. `not_promised`: attempts that succeeded and that the page leaves
-open, by mode and kind. `unfiltered_open`: attempts that succeed in the mode `none` without the filter of system calls, which shows that
-they are real. `left_out`: modes that this host does not have, with the reason.
+open, by mode and kind. `unfiltered_open`: attempts that succeed in the mode `none` without the filter of
+system calls, which shows that they are real. `left_out`: modes that this host does not have, with the reason.
 """
 
 from __future__ import annotations

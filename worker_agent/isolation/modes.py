@@ -31,7 +31,7 @@ from worker_agent.isolation.code_folders import code_folders, interpreter_folder
 from worker_agent.isolation.confined import run_confined
 from worker_agent.isolation.control_groups import ControlGroups
 from worker_agent.isolation.scratch import open_scratch, scratch_of
-from worker_agent.launcher import landlock, system_calls
+from worker_agent.launcher import landlock
 from worker_agent.launcher.confinement import PRIVATE_UMASK, Confinement
 
 _log = structlog.get_logger()
@@ -81,7 +81,7 @@ class Isolation:
     umask: int = PRIVATE_UMASK
     """Mask of the permissions of files that ranks create outside and inside of their own folders, which are closed anyway."""
     filtered: bool = False
-    """Deny ranks the system calls that training does not need."""
+    """Deny ranks, and builds of their environments, the system calls that training does not need."""
     facts: IsolationFacts | None = None
     """Outcome of the self-test; None before it."""
     broken: str = ""
@@ -202,6 +202,7 @@ class Isolation:
             own=_texts([folder]) if closed else (),
             code=_texts([*readable, *interpreter_folders(self.closed)]) if closed else (),
             max_processes=MAX_PROCESSES if user is not None else None,
+            filtered=self.filtered,
         )
 
     def _make_checkpoints(self, folder: Path, user: int | None) -> None:
@@ -240,7 +241,9 @@ def choose(
     for kind in KINDS if wanted is None else (wanted,):
         problem = _problem(kind, state, base_env, user_ids)
         if not problem:
-            unfiltered = "the agent was told to allow all" if all_calls else _filter_problem()
+            unfiltered = (
+                "the agent was told to allow all" if all_calls else _trial_error(Confinement(filtered=True))
+            )
             lacks += _limitations(kind, groups, unfiltered)
             scratch = open_scratch(state)
             mask = PRIVATE_UMASK if umask is None else umask
@@ -325,13 +328,6 @@ def _problem(kind: Kind, state: StateFolder, env: Mapping[str, str], user_ids: U
         return _trial_error(Confinement(uid=user_ids.first, reach=reach))
     code = [*interpreter_folders([state.path]), *(folder for folder, _ in misplaced([state.path]))]
     return _trial_error(Confinement(private=_texts([state.path]), code=_texts(code)))
-
-
-def _filter_problem() -> str:
-    """Return the reason why this host does not filter the system calls of ranks; empty if it does."""
-    if not system_calls.available():
-        return "this kernel or processor has no filter"
-    return _trial_error(Confinement(filtered=True))
 
 
 def _trial_error(confinement: Confinement) -> str:

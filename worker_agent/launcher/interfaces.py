@@ -7,8 +7,8 @@ system calls to their numbers on this machine. The program prints a JSON object 
 maps each kind of probe to its probes, and each probe to true if it is open. It imports only the standard library and nothing
 of Headway, like any job's script.
 
-Every probe is harmless where it is open: the call gets an argument that it refuses after it has checked the permission, or
-its effect ends with the child process that makes it.
+Every probe is harmless where it is open, even for root in its own folder: the call gets an argument that it refuses after it
+has checked the permission (no file, no address, a folder that is no mount), or its effect ends with the child process.
 """
 
 import ctypes
@@ -31,6 +31,8 @@ DENIED = frozenset(
 _libc = ctypes.CDLL(None, use_errno=True)
 _AT_CWD = -100
 _OWN_KEYS = -2
+_TRACE_ME, _SEIZE = 0, 0x4206
+"""PTRACE_TRACEME and PTRACE_SEIZE."""
 _MEMORY = ctypes.create_string_buffer(b"headway", 64)
 _NAMESPACES = {
     "user": 0x10000000, "mount": 0x20000, "network": 0x40000000, "process": 0x20000000, "IPC": 0x8000000,
@@ -39,7 +41,10 @@ _NAMESPACES = {
 
 
 def _call(number: int, *arguments: object) -> int:
-    result = int(_libc.syscall(ctypes.c_long(number), *arguments))
+    return _check(_libc.syscall(ctypes.c_long(number), *arguments))
+
+
+def _check(result: int) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), "")
     return result
@@ -57,8 +62,8 @@ def _kernel(numbers: Mapping[str, int]) -> dict[str, Probe]:
     no_file = _long(-1)
     arguments: dict[str, tuple[object, ...]] = {
         "mount": (b"none", b"/", b"headway-none", _long(0), None),
-        "umount2": (b".", _long(0)),
-        "pivot_root": (b".", b"."),
+        "umount2": (b"/proc/self", _long(0)),
+        "pivot_root": (b"/proc/self", b"/proc/self"),
         "chroot": (b"/",),
         "open_tree": (_long(_AT_CWD), b".", _long(1)),
         "move_mount": (no_file, b"", no_file, b"", _long(0)),
@@ -66,6 +71,7 @@ def _kernel(numbers: Mapping[str, int]) -> dict[str, Probe]:
         "fsmount": (no_file, _long(0), _long(0)),
         "fspick": (_long(_AT_CWD), b".", _long(0)),
         "mount_setattr": (_long(_AT_CWD), b".", _long(0), bytes(32), _long(32)),
+        "ptrace": (_long(_TRACE_ME), None, None, None),
         "bpf": (_long(0), map_of_one, _long(len(map_of_one))),
         "add_key": (b"user", b"headway-probe", b"x", _long(1), _long(_OWN_KEYS)),
         "request_key": (b"user", b"headway-probe", None, _long(0)),
@@ -146,10 +152,15 @@ def _sockets() -> dict[str, Probe]:
     }
 
 
-def _copy(number: int, pid: int) -> None:
-    """Copy one byte between this process and another, at an address that both may have."""
-    here = struct.pack("PN", ctypes.addressof(_MEMORY), 1)
-    _call(number, _long(pid), here, _long(1), here, _long(1), _long(0))
+def _copy(name: str, pid: int) -> None:
+    """Copy one byte between this process and address 0 of another, where no process has memory."""
+    here, there = (struct.pack("PN", address, 1) for address in (ctypes.addressof(_MEMORY), 0))
+    _check(getattr(_libc, name)(_long(pid), here, _long(1), there, _long(1), _long(0)))
+
+
+def _limit(pid: int) -> None:
+    """Set a limit of another process to what it is."""
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, resource.prlimit(pid, resource.RLIMIT_NOFILE))
 
 
 def _of_process(who: str, pid: int, numbers: Mapping[str, int]) -> dict[str, dict[str, Probe]]:
@@ -163,17 +174,17 @@ def _of_process(who: str, pid: int, numbers: Mapping[str, int]) -> dict[str, dic
     return {
         "memory": {
             **{f"{what} of {who}": lambda name=name: _open_read(f"/proc/{pid}/{name}") for name, what in own.items()},  # type: ignore[misc]
-            f"read memory of {who} by a call": lambda: _copy(numbers["process_vm_readv"], pid),
-            f"write memory of {who} by a call": lambda: _copy(numbers["process_vm_writev"], pid),
+            f"read memory of {who} by a call": lambda: _copy("process_vm_readv", pid),
+            f"write memory of {who} by a call": lambda: _copy("process_vm_writev", pid),
         },
         "processes": {
-            f"trace {who}": lambda: _call(numbers["ptrace"], _long(0x4206), _long(pid), None, None),
+            f"trace {who}": lambda: _call(numbers["ptrace"], _long(_SEIZE), _long(pid), None, None),
             f"take a file of {who}": take_file,
             f"see a file of {who}": lambda: Path(f"/proc/{pid}/fd/0").readlink(),
             f"count files of {who}": lambda: list(Path(f"/proc/{pid}/fd").iterdir()),
             f"look through the root of {who}": lambda: list(Path(f"/proc/{pid}/root/").iterdir()),
             f"look through the folder of {who}": lambda: list(Path(f"/proc/{pid}/cwd/").iterdir()),
-            f"see limits of {who}": lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE),
+            f"set limits of {who}": lambda: _limit(pid),
         },
         "signals": {
             f"signal {who}": lambda: os.kill(pid, 0),
@@ -188,15 +199,6 @@ def _open_read(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     if not path.endswith("/mem"):
         os.read(descriptor, 1)
-
-
-def _within(numbers: Mapping[str, int]) -> dict[str, Probe]:
-    """Return the probes that trace and read this program itself, which the kernel allows without a filter."""
-    return {
-        "let a parent trace": lambda: _call(numbers["ptrace"], _long(0), None, None, None),
-        "read own memory by a call": lambda: _copy(numbers["process_vm_readv"], os.getpid()),
-        "write own memory by a call": lambda: _copy(numbers["process_vm_writev"], os.getpid()),
-    }
 
 
 def _is_open(probe: Probe) -> bool:
@@ -221,7 +223,7 @@ def main() -> None:
         "kernel": _kernel(numbers),
         "sockets": _sockets(),
         "memory": {},
-        "processes": _within(numbers),
+        "processes": {},
         "signals": {},
     }
     for who, pid in targets["processes"].items():

@@ -145,13 +145,15 @@ def test_code_of_a_package_under_build_runs_outside_of_jobs_and_of_the_agent(
         "    return True\n"
         "seen = [may(lambda: (state / 'credentials.json').read_text()), may(lambda: (state / 'runs').iterdir().__next__()),"
         " 'HEADWAY_JOIN_TOKEN' in os.environ]\n"
-        "raise SystemExit(f'SEEN {seen} {os.getuid()}')\n"
+        "status = pathlib.Path('/proc/self/status').read_text().split()\n"
+        "raise SystemExit(f'SEEN {seen} {os.getuid()} FILTER {status[status.index(\"Seccomp:\") + 1]}')\n"
     )
     make_sdist(tmp_path / "wheels", "hwtest_nosy", "1.0", setup)
     start(stub, "jnosy", {"requirements.txt": "hwtest_nosy\n"})
     failed = stub.start_failed("jnosy")
     log = stub.wait_log("jnosy", "SEEN")
     assert not failed.retryable
+    assert "FILTER 2" in log
     if not agent_shares_user(agent):
         assert "SEEN [False, False, False]" in log
     if '"by": "users"' in agent.log():

@@ -13,10 +13,7 @@ import pytest
 from tests.integration.agent.stub import AgentProcess, StubService
 from worker_agent.launcher import system_calls
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not system_calls.available(), reason="the kernel has no seccomp"),
-]
+pytestmark = pytest.mark.slow
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give jobs users of their own")
 KINDS = [pytest.param("users", marks=needs_root), "landlock", "none"]
 
@@ -34,6 +31,16 @@ try:
 except OSError as error:
     found["raw"] = error.errno
 found["child"] = subprocess.run(["unshare", "--user", "true"], capture_output=True).returncode
+import resource, struct
+piece = ctypes.create_string_buffer(b"own memory")
+vector = struct.pack("PN", ctypes.addressof(piece), 1)
+found["copied"] = libc.process_vm_readv(os.getpid(), vector, 1, vector, 1, 0)
+found["limits"] = len(resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE))
+resource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+try:
+    resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+except PermissionError:
+    found["limited"] = False
 import threading, faulthandler, tempfile, torch
 with tempfile.TemporaryFile() as file:
     faulthandler.dump_traceback(file)
@@ -59,7 +66,6 @@ NAMES = (
     "perf_event_open",
     "mount",
     "init_module",
-    "process_vm_readv",
 )
 
 
@@ -87,6 +93,7 @@ def test_ranks_lose_calls_that_training_does_not_need_and_train_on(
     assert {name: found[name] for name in NAMES} == dict.fromkeys(NAMES, 1)
     assert (found["raw"], found["child"], found["seccomp"], found["privileges"]) == (1, 1, "2", "1")
     assert (found["stack"], found["thread"], found["loader"]) == (True, [1], 28)
+    assert (found["copied"], found["limits"], found["limited"]) == (1, 2, False)
     assert found["interfaces"] > 0
     assert found["forked"] == (run == "python tries.py")
 
