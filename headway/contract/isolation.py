@@ -1,4 +1,4 @@
-"""What attempts of a confined program reach on a host, by kind."""
+"""Outcome of the attempts of a confined program on a host, by kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProbeResult(BaseModel):
 
 
 class IsolationFacts(BaseModel):
-    """What a program that was confined like a job could reach when the agent started."""
+    """Reach of a program that was confined like a job, when the agent started."""
 
     mode: Literal["users", "landlock", "none"]
     results: dict[ProbeKind, ProbeResult] = Field(default_factory=dict)

@@ -31,7 +31,7 @@ class HostView(BaseModel):
     driver: str = ""
     nccl: str = ""
     isolation: IsolationFacts | None = None
-    """What a confined program reached when the agent started; None if an older agent did not say."""
+    """Reach of a confined program when the agent started; None if an older agent did not say."""
 
 
 class LinkView(BaseModel):
