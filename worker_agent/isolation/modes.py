@@ -242,7 +242,9 @@ def choose(
         problem = _problem(kind, state, base_env, user_ids)
         if not problem:
             unfiltered = (
-                "the agent was told to allow all" if all_calls else _trial_error(Confinement(filtered=True))
+                "the agent was told to allow all"
+                if all_calls
+                else _trial_error(Confinement(filtered=True), "")
             )
             lacks += _limitations(kind, groups, unfiltered)
             scratch = open_scratch(state)
@@ -330,12 +332,12 @@ def _problem(kind: Kind, state: StateFolder, env: Mapping[str, str], user_ids: U
     return _trial_error(Confinement(private=_texts([state.path]), code=_texts(code)))
 
 
-def _trial_error(confinement: Confinement) -> str:
-    """Start an interpreter in a confined process, and return the error; empty on success.
+def _trial_error(confinement: Confinement, script: str = _TRIAL) -> str:
+    """Run a script in a confined process, and return the error; empty on success.
 
     Call it before any thread starts.
     """
-    code, output = run_confined(confinement, [sys.executable, "-c", _TRIAL])
+    code, output = run_confined(confinement, [sys.executable, "-c", script])
     return "" if code == 0 else output
 
 
