@@ -66,9 +66,8 @@ class FolderRules:
     """The ignore files that apply in one folder: its own, those of the folders above it, and defaults."""
 
     def __init__(self, lists: Sequence[tuple[str, Rules, str]]) -> None:
-        self._lists = (
-            lists  # each with the prefix that a name gets and the file's name; the strongest is last
-        )
+        # Each has the prefix that a name gets, and the file's name. The strongest is last.
+        self._lists = lists
 
     @classmethod
     def top(cls, defaults: Iterable[str]) -> FolderRules:

@@ -15,7 +15,6 @@ from headway.train.data.ledger import Ledger
 from headway.train.data.position import order
 from headway.train.host.workers import end_with_rank
 from headway.train.source import BatchSource
-from headway.train.streaming import DatasetReading
 from headway.train.training import Training
 
 
@@ -50,7 +49,6 @@ class Loader(BatchSource):
         )
         self.dataset: Any = dataset  # torch takes a sequence, too, but its annotation does not say so
         """The dataset that `Run.loader` got."""
-        self.reading = DatasetReading(dataset, seed)
         self.sampler = EpochSampler(self.dataset_samples)
         """A stand-in for the sampler of a `DataLoader`."""
         self.num_workers = num_workers

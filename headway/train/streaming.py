@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from headway.train.checkpoint.replica import Place
-from headway.train.data.contents import contents_of
 from headway.train.data.ledger import Ledger
 from headway.train.data.position import Step, order
 from headway.train.data.stream_position import Read, StreamPosition, numbered
@@ -22,10 +21,6 @@ class Reading:
 
     counts = USUAL_COUNTS
     """Name of the number by which ranks compare their data."""
-
-    def contents(self) -> dict[str, str]:
-        """Return what is compared of the samples themselves when a new rank joins; nothing by default."""
-        return {}
 
     def follow(self, place: Place, members: Sequence[str]) -> Place:  # noqa: ARG002
         """Return the position of training with these members, by rank."""
@@ -49,18 +44,6 @@ class Reading:
             PeersLost: a peer is gone.
         """
         return place
-
-
-class DatasetReading(Reading):
-    """The reading of a dataset, of whose present contents a new rank must have the same."""
-
-    def __init__(self, dataset: Any, seed: int) -> None:
-        self._dataset = dataset
-        self._seed = seed
-
-    def contents(self) -> dict[str, str]:
-        """Return the dataset's length and the checksum of a sample of its contents."""
-        return contents_of(self._dataset, self._seed)
 
 
 class StreamReading(Reading):

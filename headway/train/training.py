@@ -117,7 +117,7 @@ class Training:
         self._reading, self.values.shared = reading, True
         self.place = self._state_sync.load_into_replaced(self._team.peers, self.place)
         self._replica.settings.begin()
-        self._state_sync.compare_data(self._team.peers, reading, signature, seed, batching)
+        self._state_sync.compare_data(self._team.peers, reading.counts, signature, seed, batching)
         self.place = reading.follow(self.place.with_data(signature, seed), self._team.names)
         if self._replica.is_sharded:
             batching.keep_in_step()

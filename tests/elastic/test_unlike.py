@@ -78,28 +78,6 @@ def test_newcomer_that_differs_names_it_and_the_others_end_as_undisturbed(
     torch.testing.assert_close(ended, expected, rtol=0, atol=1e-6)
 
 
-def test_newcomer_without_a_change_of_the_data_in_place_is_refused_and_the_others_end_as_undisturbed(
-    unlike: Callable[..., Job],
-) -> None:
-    alone = unlike("--overwrite-at", 2)
-    assert codes(alone.run(1)) == [0]
-    live = Live(unlike("--overwrite-at", 2))
-    live.start(1, steps=5)
-    live.wait_until_held()
-    live.give(live.newcomers(live.members, 1))
-    live.allow(3)
-    assert live.until(lambda: live.processes["2.1"].code) == 1, live.output()
-    assert (
-        "MEMBER_DIFFERS: the data of this process are not those that the others train on now" in live.output()
-    )
-    assert "checksum of samples of the dataset: " in live.output()
-    live.give(live.survivors(["1.0"]))
-    live.allow_all()
-    assert live.wait() == [0], live.output()
-    expected, ended = (torch.load(one.folder / "0-of-1.pt") for one in (alone, live.job))
-    torch.testing.assert_close(ended, expected, rtol=0, atol=1e-6)
-
-
 def test_restart_with_fewer_groups_names_both_numbers(unlike: Callable[..., Job]) -> None:
     made = unlike("--group-at", 2)
     stopped = made.run(1, FAULTS=json.dumps([[0, 5, "SIGTERM"]]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -26,9 +28,6 @@ def make_wheel(folder: Path, name: str, version: str, source: str, *, needs: tup
 
 def make_sdist(folder: Path, name: str, version: str, setup: str) -> Path:
     """Write a source distribution whose build backend, in the archive itself, begins with the given code."""
-    import io  # noqa: PLC0415
-    import tarfile  # noqa: PLC0415
-
     folder.mkdir(parents=True, exist_ok=True)
     backend = setup + (
         "\nimport zipfile"

@@ -19,11 +19,10 @@ from typing import Protocol
 from headway.contract.changes import STOP_FILE, stop_from_json
 from headway.contract.runtime import StandsStill
 from headway.preemption import StopRequest
-from headway.train.data.position import Position
 from headway.train.host.connections import retransmit_each_second, unanswered_hosts
 from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
-from headway.train.membership.left_loop import LoopLeft, find_left_batch
+from headway.train.membership.left_loop import BatchPosition, LoopLeft, find_left_batch
 from headway.train.membership.meeting import PeersLost
 from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
@@ -132,11 +131,13 @@ class PacedTraining(Protocol):
 
     evaluates: bool
     """True within a step with an evaluation."""
-    in_step: tuple[float, Position] | None
-    """Monotonic begin and position of the step that this rank is in; None between two steps."""
     left_alone: LoopLeft | None
     """Error by which training ends once its waits are aborted, because another rank has left the present batch."""
     pace: StepPace
+
+    @property
+    def in_step(self) -> tuple[float, BatchPosition] | None:
+        """Monotonic begin and position of the step that this rank is in; None between two steps."""
 
 
 class PeerLinks:

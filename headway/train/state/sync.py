@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from torch import nn
 
@@ -48,16 +47,6 @@ _COUNTED = ("excess", "extra_steps", "steps_before", "stream")
 """Parts of the progress in which ranks at one position may differ."""
 
 
-class ComparedData(Protocol):
-    """Training data, as far as ranks compare them."""
-
-    counts: str
-    """Name of the number by which ranks compare the data."""
-
-    def contents(self) -> Description:
-        """Return what is compared of the samples when a new rank joins."""
-
-
 @dataclass(frozen=True, slots=True)
 class StateOffer:
     """A rank's position at the start of a generation, and whether it has the state of that position."""
@@ -66,13 +55,11 @@ class StateOffer:
     epoch: int
     samples: int
     signature: int
-    contents: int = 0
-    """Digest of a sample of the dataset's contents."""
 
     @property
-    def numbers(self) -> tuple[int, int, int, int, int]:
+    def numbers(self) -> tuple[int, int, int, int]:
         """The fields as integers for `Peers.gather`."""
-        return self.has_state, self.epoch, self.samples, self.signature, self.contents
+        return self.has_state, self.epoch, self.samples, self.signature
 
     def matches(self, other: StateOffer) -> bool:
         """Return True if both hold the same state, or neither holds any, at the same position."""
@@ -127,7 +114,6 @@ class StateSync:
         self._plain_signature = signature(replica.objects)
         self._restored_into: list[nn.Parameter] | None = None
         self._counts = USUAL_COUNTS
-        self._contents: Callable[[], Description] = dict
 
     def start(self, peers: Peers) -> Place:
         """Start the first members from the newest checkpoint. Ends the process if it cannot be read.
@@ -174,17 +160,17 @@ class StateSync:
         return [one for model in models for one in model.parameters()]
 
     def compare_data(
-        self, peers: Peers | None, data: ComparedData, signature: int, seed: int, batching: Batching
+        self, peers: Peers | None, counts: str, signature: int, seed: int, batching: Batching
     ) -> None:
-        """Compare the training data of the first members; others have no `peers` yet. `data` says what `signature` counts.
+        """Compare the training data of the first members; others have no `peers` yet. `counts` says what `signature` counts.
 
         Ends the process with a request for a restart if a peer is lost.
 
         Raises:
             ValueError: the ranks have different data.
         """
-        self._counts, self._contents = data.counts, data.contents
-        mine = _describe_data(data.counts, signature, seed, batching)
+        self._counts = counts
+        mine = _describe_data(counts, signature, seed, batching)
         try:
             found = compare(peers, mine) if peers is not None else ""
         except PeersLost as loss:
@@ -202,11 +188,8 @@ class StateSync:
             PeersLost, Superseded: another membership change is necessary.
         """
         position = place.position
-        # Only new ranks are refused for what they have read, and after a loss nobody is.
-        contents = {} if order.lost else self._contents()
         mine = StateOffer(
-            *(self.has_state, position.epoch, position.samples, self._signature_with(place, batching)),
-            contents=digest_of(contents),
+            self.has_state, position.epoch, position.samples, self._signature_with(place, batching)
         )
         offers = [StateOffer(bool(has_state), *rest) for has_state, *rest in peers.gather(*mine.numbers)]
         source = choose_source(offers)
@@ -221,7 +204,6 @@ class StateSync:
             batching.restore_noise(place.noise)
         else:
             self._check_signatures(peers, mine, offers, source, self._describe(place, batching))
-            self._check_contents(peers, offers, source, contents)
             place = self._transfer(peers, order, offers, source, place)
             self._form_group(peers)
         # Ranks at one position may have computed its progress, noise and streams from different messages.
@@ -340,27 +322,6 @@ class StateSync:
                 "Make the model and all parameter groups before prepare(), and read the same data on every node.",
             )
         raise PeersLost("a new member has another model, or other data")
-
-    def _check_contents(
-        self, peers: Peers, offers: Sequence[StateOffer], source: int, contents: Description
-    ) -> None:
-        unlike = {
-            rank
-            for rank, one in enumerate(offers)
-            if not one.has_state and one.contents != offers[source].contents
-        }
-        if not unlike:
-            return
-        theirs = pickle.loads(peers.bytes_from(source, pickle.dumps(dict(contents))))  # noqa: S301  # from a peer of the job
-        if peers.rank in unlike:
-            found = differences(
-                theirs, contents, where=("on the ranks that train", f"here on {platform.node()}")
-            )
-            raise MemberDiffers(
-                f"MEMBER_DIFFERS: the data of this process are not those that the others train on now: {found}.",
-                "Make every change of the dataset before the training loop, on every rank, and read the same data on every node.",
-            )
-        raise PeersLost("a new member has other data")
 
     def _protect(self, peers: Peers) -> None:
         if self._resharder is not None:

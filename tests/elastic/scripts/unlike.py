@@ -17,7 +17,6 @@ parser.add_argument("--samples", type=int, default=40)
 parser.add_argument("--seed", type=int, default=7)
 parser.add_argument("--unlike", choices=["samples", "seed", "frozen"], help="what rank 1 has otherwise")
 parser.add_argument("--group-at", type=int, help="step that adds a group of parameters")
-parser.add_argument("--overwrite-at", type=int, help="step that overwrites half of the samples")
 parser.add_argument("--result", type=Path, required=True)
 options = parser.parse_args()
 
@@ -41,8 +40,6 @@ for step in run.train_steps(16):
     if options.group_at is not None and step >= options.group_at and len(optimizer.param_groups) == 1:
         body.requires_grad_(True)
         optimizer.add_param_group({"params": list(body.parameters()), "lr": 0.05})
-    if options.overwrite_at == step:
-        inputs[::2] *= 2
     for batch, target in data:
         optimizer.zero_grad()
         (model(batch) - target).square().mean().backward()

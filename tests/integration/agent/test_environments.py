@@ -158,14 +158,18 @@ def test_code_of_a_package_under_build_runs_outside_of_jobs_and_of_the_agent(
         assert "SEEN [False, False, False] 0" not in log
 
 
+def start_endless_build(stub: StubService, agent: AgentProcess, tmp_path: Path) -> None:
+    """Start the job `jendless`, and wait until the agent builds its environment, which never ends."""
+    code = "import os, threading\nthreading.Event().wait(600)\n"
+    make_sdist(tmp_path / "wheels", "hwtest_endless", "1.0", code)
+    start(stub, "jendless", {"requirements.txt": "hwtest_endless\n"})
+    wait_until(lambda: any(one.name.endswith(".partial") for one in environments(agent)))
+
+
 def test_stop_during_a_build_ends_it_and_leaves_nothing(
     stub: StubService, agent: AgentProcess, tmp_path: Path
 ) -> None:
-    make_sdist(
-        tmp_path / "wheels", "hwtest_endless", "1.0", "import os, threading\nthreading.Event().wait(600)\n"
-    )
-    start(stub, "jendless", {"requirements.txt": "hwtest_endless\n"})
-    wait_until(lambda: any(one.name.endswith(".partial") for one in environments(agent)))
+    start_endless_build(stub, agent, tmp_path)
     stub.send_stop("jendless")
     stub.released("jendless")
     wait_until(lambda: environments(agent) == [])
@@ -174,11 +178,7 @@ def test_stop_during_a_build_ends_it_and_leaves_nothing(
 def test_agent_killed_during_a_build_leaves_nothing_for_the_next_one(
     stub: StubService, agent: AgentProcess, tmp_path: Path
 ) -> None:
-    make_sdist(
-        tmp_path / "wheels", "hwtest_endless", "1.0", "import os, threading\nthreading.Event().wait(600)\n"
-    )
-    start(stub, "jendless", {"requirements.txt": "hwtest_endless\n"})
-    wait_until(lambda: any(one.name.endswith(".partial") for one in environments(agent)))
+    start_endless_build(stub, agent, tmp_path)
     (half,) = environments(agent)
     agent.kill()
     stub.send_stop("jendless", mode="kill")

@@ -79,7 +79,7 @@ class Source:
         return said
 
     def gather(self, *numbers: int) -> Any:
-        newcomer = [0, 0, 0, *numbers[3:]]
+        newcomer = [0, 0, 0, numbers[-1]]
         return self.note([list(numbers), newcomer])
 
     def group_of(self, _ranks: Any) -> object:
@@ -121,7 +121,6 @@ class Names:
         self.members = {"2.0": 0, "2.1": 1}
         self.members_before: frozenset[str] | None = None
         self.why = NO_REASON
-        self.joined: set[int] = set()
 
     def know(self, members: dict[str, int], before: frozenset[str] | None, why: ChangeReason) -> None:
         self.members, self.members_before, self.why = members, before, why
