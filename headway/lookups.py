@@ -7,12 +7,18 @@ one thread, so that each of them waits. Only systems whose `hosts` line in nsswi
 from __future__ import annotations
 
 import ctypes
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _INITIALIZED = 1
 """Flag `RES_INIT` of resolv.h."""
+_NO_SUCH_NAME = b"\x81\x83"
+"""Flags of an answer in the header of a DNS message (RFC 1035, 4.1.1): QR, RD, RA, and the code 3."""
+_QUERY_BYTES = 512
+_ID_BYTES, _FLAGS_BYTES = 2, 2
 
 
 class ResolverState(ctypes.Structure):
@@ -23,25 +29,55 @@ class ResolverState(ctypes.Structure):
         ("retry", ctypes.c_int),
         ("options", ctypes.c_ulong),
         ("nscount", ctypes.c_int),
+        ("first_server", ctypes.c_uint8 * 16),  # a `struct sockaddr_in`
     )
 
 
 @contextmanager
 def no_name_servers() -> Iterator[None]:
-    """Have this thread ask no name server during the block: the names of hosts are those of /etc/hosts.
+    """Have this thread ask no name server of the network during the block: the names of hosts are those of /etc/hosts.
 
-    Other threads are unchanged. Nothing happens on a system without glibc.
+    Other threads are unchanged. Nothing happens on a system without glibc. A thread of this process answers that there is no
+    such name. Without any server the resolver fails with EAI_AGAIN, and torch warns of each failure in the log of the job.
     """
     state = resolver_state()
     if state is None:
         yield
         return
-    before = state.nscount
-    state.nscount = 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        answering = threading.Thread(
+            target=_deny_all_names, args=[server], name="answers of no name server", daemon=True
+        )
+        answering.start()
+        try:
+            with asking(state, server.getsockname()[1]):
+                yield
+        finally:
+            server.sendto(b"", server.getsockname())
+            answering.join()
+
+
+@contextmanager
+def asking(state: ResolverState, port: int) -> Iterator[None]:
+    """Have the resolver of this state ask only the name server at the UDP port of 127.0.0.1 during the block."""
+    before_count, before = state.nscount, bytes(state.first_server)
+    family = int(socket.AF_INET).to_bytes(2, sys.byteorder)
+    address = family + port.to_bytes(2, "big") + socket.inet_aton("127.0.0.1") + bytes(8)
+    state.nscount, state.first_server[:] = 1, address
     try:
         yield
     finally:
-        state.nscount = before
+        state.nscount, state.first_server[:] = before_count, before
+
+
+def _deny_all_names(server: socket.socket) -> None:
+    """Answer each query that its name does not exist, until an empty message comes."""
+    while True:
+        query, sender = server.recvfrom(_QUERY_BYTES)
+        if not query:
+            return
+        server.sendto(query[:_ID_BYTES] + _NO_SUCH_NAME + query[_ID_BYTES + _FLAGS_BYTES :], sender)
 
 
 def ask_no_name_servers() -> None:

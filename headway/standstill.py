@@ -131,10 +131,13 @@ class LoopWatch:
             before = clocks.read()
             unprobed = 0
             while not self._stopping.wait(EVERY_S):
+                # Reading the clocks gives the interpreter's lock away: the loop may go on before its stack is read.
+                is_late = time.monotonic() - before.at_s - EVERY_S > self._limit_s
+                stack = clocks.stack() if is_late else ()
                 after = clocks.read()
                 own_s = locked_s(before, after, EVERY_S)
                 if own_s > self._limit_s:
-                    self._found(after.at_s - before.at_s, own_s, clocks.stack())
+                    self._found(after.at_s - before.at_s, own_s, stack)
                 is_idle = after.thread_cpu_s - before.thread_cpu_s < _IDLE_S and clocks.waits_for_events()
                 unprobed = (unprobed + 1) % _UNPROBED if is_idle else 0
                 before = after if unprobed else self._probe(clocks, after)

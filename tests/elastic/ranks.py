@@ -9,6 +9,8 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from multiprocessing import forkserver
+from typing import Any
 
 import torch
 
@@ -31,8 +33,20 @@ PRELOAD = [
 ]
 
 
+def leave_fork_server() -> None:
+    """Close this process's end of the pipe that keeps the fork server alive.
+
+    The server ends once every process has closed its end. With those of ranks and of their children open, whoever stops it would
+    wait for a rank that was left.
+    """
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
+
+
 def be_a_rank(script: str, arguments: Sequence[str], env: Mapping[str, str], log: str) -> None:
     """Run `script` as `__main__` with this environment and its output in `log`."""
+    leave_fork_server()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)

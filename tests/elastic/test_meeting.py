@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from headway.contract.orders import Order, order_to_json
+from tests.elastic.harness import Job, codes, preloading
 
 SCRIPT = Path(__file__).parent / "scripts" / "meeting.py"
 
@@ -36,3 +39,32 @@ def test_a_member_that_dies_before_it_connects_is_not_waited_for(victim: int) ->
     found = json.loads(outputs[1 - victim][0])
     assert found["lost"]
     assert found["took_s"] < 300, "although collectives may take ten minutes"
+
+
+@pytest.mark.slow  # two ranks of a fork server that may be new
+def test_ranks_of_a_nameless_host_write_no_warning_of_torch_to_their_log(
+    job: Callable[..., Job], tmp_path: Path
+) -> None:
+    counted = job("count.py", "--epochs", 1, "--result", tmp_path, MASTER_ADDR="127.0.0.2").run(2)
+    assert codes(counted) == [0, 0], counted.output()
+    assert "hostname of the client socket" not in counted.output()
+
+
+def test_fork_server_ends_at_once_although_a_child_of_a_killed_rank_runs(
+    job: Callable[..., Job], tmp_path: Path
+) -> None:
+    script = tmp_path / "forking.py"
+    script.write_text(
+        "import os, time\nchild = os.fork()\nprint(child, flush=True) if child else None\ntime.sleep(3600)\n",
+        encoding="utf-8",
+    )
+    running = job(script).start(1)
+    running.until(lambda: running.output().endswith("\n"))
+    child = int(running.output())
+    running.kill()
+    running.processes[0].join()
+    try:
+        with preloading():
+            os.kill(child, 0)  # it runs
+    finally:
+        os.kill(child, signal.SIGKILL)

@@ -14,6 +14,7 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from headway.contract.orders import Order
+from headway.lookups import ask_no_name_servers
 from headway.train.collectives.gloo import Gloo
 from headway.train.membership.meeting import PeersLost, Superseded, leave_marker
 from headway.train.membership.peers import Peers
@@ -43,6 +44,7 @@ def due() -> threading.Event:
 
 @pytest.fixture
 def store() -> TCPStore:
+    ask_no_name_servers()
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 

@@ -9,6 +9,8 @@ import hmac
 import json
 import os
 import secrets
+import select
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -203,17 +205,24 @@ async def test_receiver_that_was_down_gets_every_message_once_it_is_up(harness: 
     assert (view["waiting"], view["message"]) == (0, "")
 
 
+def is_open_at_sender(connection: socket.socket) -> bool:
+    """Return True unless the sender has closed the connection, which the receiver's loop may learn only later."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return not poll.poll(0)
+
+
 async def test_receiver_that_never_answers_holds_four_connections_and_delays_no_other(
     harness: Harness,
 ) -> None:
-    open_now: set[asyncio.StreamWriter] = set()
+    came: list[socket.socket] = []
     counts: list[int] = []
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        open_now.add(writer)
-        counts.append(len(open_now))
+        came.append(writer.get_extra_info("socket"))
+        counts.append(sum(is_open_at_sender(one) for one in came))
         await reader.read()  # until the sender gives up
-        open_now.discard(writer)
+        came.remove(writer.get_extra_info("socket"))
         writer.close()
 
     hole = await asyncio.start_server(silent, "127.0.0.1", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import socket
@@ -287,17 +288,21 @@ def test_pipes_and_names_that_are_no_text_are_left_out_and_named(a: Node) -> Non
 
 @pytest.fixture
 def owned() -> Iterator[Path]:
-    """A folder of a user who is not root, as whom the test runs: modes forbid root nothing."""
+    """A folder of a user who is not root, as whom the thread of the test uses files: modes forbid root nothing.
+
+    `os.seteuid` would change every thread of the process, also one that an earlier test has left, and whose files are root's.
+    """
     with tempfile.TemporaryDirectory() as name:
         root = os.geteuid() == 0
+        library = ctypes.CDLL(None)
         if root:
             os.chown(name, 65_534, -1)
-            os.seteuid(65_534)
+            library.setfsuid(65_534)
         try:
             yield Path(name)
         finally:
             if root:
-                os.seteuid(0)
+                library.setfsuid(0)
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o400], ids=["locked", "without-search"])
