@@ -29,6 +29,10 @@ class HostView(BaseModel):
     locked_memory_bytes: int | None = None
     driver: str = ""
     nccl: str = ""
+    slow_link: str = ""
+    """What was measured of a link far slower than those of its peers; empty if its link is not. Jobs of several nodes get
+    the host last.
+    """
 
 
 class LinkView(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -17,20 +17,28 @@ from headway.contract.links import (
     PeerProbe,
     probe_token,
 )
+from headway.contract.runtime import Progress
 from headway.contract.views.hosts import HostsView
+from service.domain.jobs.records import AllocationRecord
 from service.domain.nodes.link_findings import checks_of, medians_of, slowness_of
 from service.domain.nodes.links import (
     DueProbe,
+    Link,
     ProbeHost,
     after_probe,
     apart_of,
     due_probes,
     sampled_pairs,
+    stale_before,
 )
+from service.domain.nodes.slow_links import LinkRate, slow_links
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.links import LinkRecord, ProbeTarget
 from service.usecases.ports.nodes import NodeRecord
 from service.usecases.ports.transactions import Transaction, Transactions
+
+LEAST_SYNC_TIMES = 1.25
+"""Ratio of a job's waits for peers from which the links of its nodes are measured."""
 
 log = structlog.get_logger()
 
@@ -73,13 +81,43 @@ class ProbePlan:
         if ids != self._sample[0]:
             # Thousands of nodes take a while, and reports must not wait for it.
             self._sample = ids, await asyncio.to_thread(sampled_pairs, ids)
+        await self._mark(targets, links.values())
+        stale = stale_before(
+            [one.id for one in targets.values() if one.slow_link],
+            {one.id: one.suspected_at for one in targets.values() if one.suspected_at is not None},
+            now,
+        )
         hosts = {
             one.id: ProbeHost(one.id, one.address, one.probe_port is not None) for one in targets.values()
         }
         orders: defaultdict[str, list[PeerProbe]] = defaultdict(list)
-        for one in due_probes(hosts, self._sample[1], links, now):
+        for one in due_probes(hosts, self._sample[1], links, now, stale):
             orders[one.source].append(_order(one, targets[one.target], now))
         self._orders = orders
+
+    async def _mark(self, targets: Mapping[str, ProbeTarget], links: Iterable[Link]) -> None:
+        """Store which hosts have a slow link, if that has changed. The next round heeds it."""
+        rates = [
+            LinkRate(one.target, one.source, one.bytes_per_s)
+            for one in links
+            if one.bytes_per_s and not one.failure
+        ]
+        marked = [one.id for one in targets.values() if one.slow_link]
+        found = slow_links(rates, {one.id: one.kinds for one in targets.values()}, marked)
+        changed = {one: found[one].sentence(targets[one].name) for one in found if one not in marked}
+        changed |= dict.fromkeys([one for one in marked if one not in found], "")
+        if not changed:
+            return
+        async with self._transactions.begin() as tx:
+            await tx.links.mark_slow(changed)
+        async with self._transactions.begin() as tx:
+            # Apart from the marks: reports lock allocations before hosts.
+            await tx.links.relabel(changed)
+            tx.wake(WakeUp.ROUND)
+        for node, sentence in changed.items():
+            log.warning(
+                "link_slow" if sentence else "link_well_again", node=targets[node].name, found=sentence
+            )
 
 
 def _order(due: DueProbe, target: ProbeTarget, now: datetime) -> PeerProbe:
@@ -118,6 +156,14 @@ async def ingest_probes(
         await tx.links.save_clock(node.id, entries[-1].clock_ahead_s)
     if changed:
         tx.wake(WakeUp.ROUND)
+
+
+async def note_slower_sync(
+    tx: Transaction, allocation: AllocationRecord, message: Progress, now: datetime
+) -> None:
+    """Have the links of a job's nodes measured if its ranks wait longer for one another than they did."""
+    if message.sync_times >= LEAST_SYNC_TIMES and len(allocation.slots) > 1:
+        await tx.links.suspect(sorted(allocation.slots), now)
 
 
 def _record(source: str, pair: LinkProbe, failure: str, now: datetime) -> LinkRecord:

@@ -74,7 +74,7 @@ _MEASURE = Statement(
         step_s_sum float8, step_s_squares float8, sync_s_sum float8, noise_steps bigint, log_noise_sum float8,
         local_batch int, accumulation int, gradient_sqr float8, gradient_var float8, crossed text
     )
-    ON CONFLICT (job_id, generation, global_batch) DO UPDATE SET
+    ON CONFLICT (job_id, generation, global_batch, crossed) DO UPDATE SET
         steps = measurements.steps + excluded.steps,
         step_s_sum = measurements.step_s_sum + excluded.step_s_sum,
         step_s_squares = measurements.step_s_squares + excluded.step_s_squares,
@@ -155,12 +155,12 @@ class StoredHistory(OnSession):
 
     async def add_measured(self, measured: Sequence[Measured], now: datetime) -> None:
         # Values that are not finite and positive are left out.
-        rows: dict[tuple[str, int, int], dict[str, Any]] = {}
+        rows: dict[tuple[str, int, int, str], dict[str, Any]] = {}
         for one in measured:
             row = _row(one)
             if row["steps"] <= 0 or row["step_s_sum"] <= 0 or not _is_finite(row):
                 continue
-            key = row["job_id"], row["generation"], row["global_batch"]
+            key = row["job_id"], row["generation"], row["global_batch"], row["crossed"]
             both = _added(rows[key], row) if key in rows else row
             if _is_finite(both):
                 rows[key] = both

@@ -14,6 +14,7 @@ from sqlalchemy import select, text
 
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
+from headway.contract.values.topology import placed_labels
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import FetchedRow, Session, Statement
 from service.adapters.postgres.jobs.jobs import COLUMNS, row_to_job
@@ -268,10 +269,11 @@ async def _orders(session: Session, now: datetime) -> Orders:
     return Orders(*row)
 
 
-def _node(row: FetchedRow, confined: Mapping[int, str]) -> Node:
+def _node(row: FetchedRow, confined: Mapping[int, str], slow_link: str) -> Node:
     """Return the node in a row of `_NODES`.
 
-    `confined` are its slots in quarantine. Slots that its agent withholds are treated like those.
+    `confined` are its slots in quarantine. Slots that its agent withholds are treated like those. `slow_link`
+    says what was measured of a slow link.
     """
     node_id, name, state, slots, market, usd_per_slot_h, reclaim_at, containers, labels, _ = row
     kinds, withheld = _slots(slots)
@@ -288,7 +290,8 @@ def _node(row: FetchedRow, confined: Mapping[int, str]) -> Node:
         reclaim_at=reclaim_at,
         containers=containers,
         quarantined=confined,
-        labels={} if labels is None else json.loads(labels),
+        labels=placed_labels({} if labels is None else json.loads(labels), node_id, slow_link),
+        slow_link=slow_link,
     )
 
 
@@ -299,7 +302,8 @@ async def _nodes_with_risks(
     now: datetime,
 ) -> tuple[dict[str, Node], Mapping[str, float]]:
     """Return the nodes by id, and the interruptions of spot machines per hour by the name of the pool."""
-    nodes = {row[0]: _node(row, confined.get(row[0], {})) for row in node_rows}
+    slow = await PostgresHostLinks(session).slow()
+    nodes = {row[0]: _node(row, confined.get(row[0], {}), slow.get(row[0], "")) for row in node_rows}
     on_spot = [node for node in nodes.values() if node.market is Market.SPOT]
     history = await history_of_kinds(session, {kind for node in on_spot for kind in node.slots.values()}, now)
     rented = {row[0]: history.by_machine.get(row[-1]) for row in node_rows if row[-1]}

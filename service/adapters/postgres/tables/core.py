@@ -282,7 +282,7 @@ measurements = Table(
     Column("updated_at", Moment, nullable=False),
     Column("noise_steps", BigInteger, nullable=False, server_default="0"),
     Column("log_noise_sum", Float, nullable=False, server_default="0"),
-    Column("crossed", Text, nullable=False, server_default=""),
+    Column("crossed", Text, primary_key=True, server_default=""),
 )
 """Sufficient statistics of step time by generation and batch plan, from which models are fitted."""
 

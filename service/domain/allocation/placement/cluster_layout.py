@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from headway.contract.agents import NodeState
-from headway.contract.values.topology import path_of
+from headway.contract.values.topology import SLOW_LINK, level_number, path_of
 from service.domain.allocation.configurations.eligibility import backs_off
 from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING
@@ -23,9 +23,11 @@ from service.domain.allocation.placement.placement import (
 from service.domain.cluster.snapshot import SlotKey, allocation_of
 from service.domain.contention.costs import change_s
 from service.domain.contention.promises import promised_slots
+from service.domain.jobs.job import Job, class_of
 
 HORIZON_S = 600.0
 """Time in seconds over which the speed of a placement is compared with the cost of the moves that it needs."""
+_SLOW_LINK = level_number(SLOW_LINK)
 _CIRCLE = 2.0
 """Cost factor of a move for a job that must release its slots before its next ones are free."""
 
@@ -76,6 +78,8 @@ def _gathered(
         if column == NOTHING or placement is None or placement.step is not PlacementStep.STAY:
             continue
         lost = 1 - placed_share(round_, row, column, placement.allocation)
+        if level_of(round_, placement.allocation) == _SLOW_LINK and not _measured_both(round_, job):
+            continue
         if round_.estimates.known[row] and HORIZON_S * lost > _CIRCLE * change_s(job):
             gains[job.id] = lost * int(round_.columns.configurations.slots[column])
     if not gains:
@@ -86,6 +90,17 @@ def _gathered(
     others_stay = all(moved[job].step is one.step for job, one in placements.items() if job != mover)
     fits = moved[mover].step is PlacementStep.GO and moved[mover].allocation
     return moved if fits and after < before and others_stay else placements
+
+
+def _measured_both(round_: Round, job: Job) -> bool:
+    """Return True if steps of a job, or of its class, on several nodes were measured with a slow link and without."""
+    snapshot = round_.snapshot
+    measured = (
+        *snapshot.measurements.get(job.id, ()),
+        *snapshot.class_measurements.get(class_of(job.spec), ()),
+    )
+    own = any(one.crossed == SLOW_LINK for one in snapshot.measurements.get(job.id, ()))
+    return own and any(one.nodes > 1 and one.crossed != SLOW_LINK for one in measured)
 
 
 def _moves_slot_s(
@@ -183,7 +198,8 @@ def _pools(round_: Round, promised: Set[SlotKey]) -> dict[str, PoolSlots]:
     nodes = round_.snapshot.nodes.values()
     labelled = any(node.labels for node in nodes)
     paths = {node.id: path_of(node.labels) for node in nodes} if labelled else {}
+    slow = frozenset(node.id for node in nodes if node.slow_link)
     return {
-        pool: PoolSlots(free=allocation_of(keys), node_slots=shapes.node_slots, paths=paths)
+        pool: PoolSlots(free=allocation_of(keys), node_slots=shapes.node_slots, paths=paths, slow=slow)
         for (pool, keys), shapes in zip(free.items(), round_.columns.shapes, strict=True)
     }
