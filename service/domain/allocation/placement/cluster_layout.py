@@ -20,7 +20,7 @@ from service.domain.allocation.placement.placement import (
     could_stay,
     place_all,
 )
-from service.domain.cluster.snapshot import SlotKey, allocation_of
+from service.domain.cluster.snapshot import LEAST_STEPS, Measurement, SlotKey, allocation_of
 from service.domain.contention.costs import change_s
 from service.domain.contention.promises import promised_slots
 from service.domain.jobs.job import Job, class_of
@@ -28,6 +28,8 @@ from service.domain.jobs.job import Job, class_of
 HORIZON_S = 600.0
 """Time in seconds over which the speed of a placement is compared with the cost of the moves that it needs."""
 _SLOW_LINK = level_number(SLOW_LINK)
+_PROOF_SHARE = 0.9
+"""Share of a job's speed without a slow link below which its speed with it proves a loss, beyond chance."""
 _CIRCLE = 2.0
 """Cost factor of a move for a job that must release its slots before its next ones are free."""
 
@@ -78,7 +80,7 @@ def _gathered(
         if column == NOTHING or placement is None or placement.step is not PlacementStep.STAY:
             continue
         lost = 1 - placed_share(round_, row, column, placement.allocation)
-        if level_of(round_, placement.allocation) == _SLOW_LINK and not _measured_both(round_, job):
+        if level_of(round_, placement.allocation) == _SLOW_LINK and not _proven_slow(round_, job):
             continue
         if round_.estimates.known[row] and HORIZON_S * lost > _CIRCLE * change_s(job):
             gains[job.id] = lost * int(round_.columns.configurations.slots[column])
@@ -92,15 +94,28 @@ def _gathered(
     return moved if fits and after < before and others_stay else placements
 
 
-def _measured_both(round_: Round, job: Job) -> bool:
-    """Return True if steps of a job, or of its class, on several nodes were measured with a slow link and without."""
+def _proven_slow(round_: Round, job: Job) -> bool:
+    """Return True if a job's steps behind a slow link took longer than steps of its own, or of its class, without.
+
+    Both were measured on several nodes with the same slots and batch.
+    """
     snapshot = round_.snapshot
-    measured = (
-        *snapshot.measurements.get(job.id, ()),
-        *snapshot.class_measurements.get(class_of(job.spec), ()),
+    own = snapshot.measurements.get(job.id, ())
+    counted = [
+        one
+        for one in (*own, *snapshot.class_measurements.get(class_of(job.spec), ()))
+        if one.believable and one.steps >= LEAST_STEPS and one.nodes > 1
+    ]
+    behind = {_size_of(one): one.samples_per_s for one in own if one in counted and one.crossed == SLOW_LINK}
+    return any(
+        _size_of(one) in behind and behind[_size_of(one)] < _PROOF_SHARE * one.samples_per_s
+        for one in counted
+        if one.crossed != SLOW_LINK
     )
-    own = any(one.crossed == SLOW_LINK for one in snapshot.measurements.get(job.id, ()))
-    return own and any(one.nodes > 1 and one.crossed != SLOW_LINK for one in measured)
+
+
+def _size_of(one: Measurement) -> tuple[str, int, int]:
+    return one.device_kind, one.slots, one.global_batch
 
 
 def _moves_slot_s(
