@@ -117,7 +117,11 @@ async def test_a_job_whose_steps_prove_it_moves_off_a_link_that_became_slow(link
         await cast.trained((1, 0), 1, 120, 30.0, **STEPS, sync_s_sum=350.0)
     async with harness.service.database.engine.connect() as connection:
         rows = (
-            await connection.execute(text("SELECT crossed, steps FROM measurements ORDER BY crossed"))
+            await connection.execute(
+                text(
+                    "SELECT crossed, steps FROM measurements UNION ALL SELECT crossed, steps FROM slow_link_measurements"
+                )
+            )
         ).all()
     assert [tuple(row) for row in rows] == [("", 300), ("link", 300)]
     await cast.turn()

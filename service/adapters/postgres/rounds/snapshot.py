@@ -24,7 +24,7 @@ from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.rental.hazards import history_of_kinds
 from service.adapters.postgres.rounds.loss_histories import loss_histories_of
 from service.adapters.postgres.rounds.money_snapshot import caps_and_limits, spent_for
-from service.adapters.postgres.tables.core import TERMINAL_SQL, cluster_settings
+from service.adapters.postgres.tables.core import ALL_MEASUREMENTS, TERMINAL_SQL, cluster_settings
 from service.domain.allocation.inputs.policy_state import unsized_jobs
 from service.domain.cluster.contention_rules import ContentionRules
 from service.domain.cluster.market_limits import MarketLimit
@@ -61,7 +61,7 @@ jobs of the class.
 """
 _MEASUREMENTS = text(
     f"""
-    SELECT job_id, {_STATISTICS}, sum(noise_steps), sum(log_noise_sum) FROM measurements
+    SELECT job_id, {_STATISTICS}, sum(noise_steps), sum(log_noise_sum) FROM {ALL_MEASUREMENTS}
     WHERE job_id = ANY(CAST(:jobs AS text[])) AND steps >= {LEAST_STEPS}
     GROUP BY job_id, {_PLAN} ORDER BY job_id, max(generation), {_PLAN}
     """  # noqa: S608 - constants
@@ -79,7 +79,7 @@ _CLASS_MEASUREMENTS = text(
         WHERE job_class = wanted AND started_at IS NOT NULL
         ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
     ) AS latest
-    JOIN measurements ON measurements.job_id = latest.id AND steps >= {LEAST_STEPS}
+    JOIN {ALL_MEASUREMENTS} ON measurements.job_id = latest.id AND steps >= {LEAST_STEPS}
     GROUP BY latest.job_class, latest.reference_batch, latest.min_depth, {_PLAN}
     ORDER BY latest.job_class, max(updated_at), {_PLAN}, latest.reference_batch, latest.min_depth
     """  # noqa: S608

@@ -29,7 +29,16 @@ from service.domain.shared.retention import (
 from service.usecases.ports.upkeep import JobsDeleted, Retention
 
 _JOBS_AT_ONCE = 50
-_OF_JOBS = ("metrics", "events", "rank_exits", "commands", "slot_grants", "measurements", "allocations")
+_OF_JOBS = (
+    "metrics",
+    "events",
+    "rank_exits",
+    "commands",
+    "slot_grants",
+    "measurements",
+    "slow_link_measurements",
+    "allocations",
+)
 """Tables with many rows per job, deleted in batches. The rest goes with the job's row (ON DELETE CASCADE)."""
 
 _ROWS: Final[dict[ExpiringRows, tuple[str, str]]] = {
