@@ -7,6 +7,7 @@ It has become slower once `FOUND_AT` of the last `WINDOW` steps are slow; a coun
 
 from __future__ import annotations
 
+from collections import deque
 from statistics import median
 
 SLOW = 1.5
@@ -28,7 +29,7 @@ class SyncWatch:
         self._usual_s: float | None = None
         self._slow = 0
         """Bits: one for each recent step that was slow."""
-        self._recent: list[float] = []
+        self._recent: deque[float] = deque(maxlen=WINDOW)
         self._times = 0.0
 
     def observe(self, sync_s: float) -> None:
@@ -40,7 +41,7 @@ class SyncWatch:
             return
         slow = sync_s >= SLOW * self._usual_s and sync_s - self._usual_s >= LEAST_EXCESS_S
         self._slow = (self._slow << 1 | slow) & _MASK
-        self._recent = [*self._recent[1 - WINDOW :], sync_s]
+        self._recent.append(sync_s)
         if self._slow.bit_count() >= FOUND_AT:
             times = min(median(self._recent) / self._usual_s, _MOST_TIMES)
             # Found once: what follows is compared with the steps from here on.
@@ -49,7 +50,8 @@ class SyncWatch:
 
     def forget(self) -> None:
         """Begin anew, because the ranks change."""
-        self._first, self._usual_s, self._slow, self._recent, self._times = [], None, 0, [], 0.0
+        self._first, self._usual_s, self._slow, self._times = [], None, 0, 0.0
+        self._recent.clear()
 
     def take(self) -> float:
         """Return how many times as long synchronisation takes, once when it has become slower; 0 otherwise."""
