@@ -15,6 +15,7 @@ def upgrade() -> None:
     moment = sa.DateTime(timezone=True)
     op.add_column("host_facts", sa.Column("slow_link", sa.Text, nullable=False, server_default=""))
     op.add_column("host_facts", sa.Column("suspected_at", moment))
+    op.add_column("host_facts", sa.Column("doubted_at", moment))
     op.create_table(
         "slow_link_measurements",
         sa.Column("job_id", sa.Text, sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
@@ -40,5 +41,6 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("slow_link_measurements")
+    op.drop_column("host_facts", "doubted_at")
     op.drop_column("host_facts", "suspected_at")
     op.drop_column("host_facts", "slow_link")

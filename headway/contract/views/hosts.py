@@ -30,8 +30,9 @@ class HostView(BaseModel):
     driver: str = ""
     nccl: str = ""
     slow_link: str = ""
-    """What was measured of a link far slower than those of its peers; empty if its link is not. Jobs of several nodes get
-    the host last.
+    """Measured rates of a link that is far slower than those of its peers; empty if it is not.
+
+    Jobs of several nodes get the host last.
     """
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -67,7 +67,7 @@ class Link:
     job_at: datetime | None = None
     """Time at which a job last met the failure; None if none did."""
     bytes_per_s: float | None = None
-    """Last measured rate from the target to the source."""
+    """Last rate from the target to the source, measured at `transferred_at`."""
 
     def failing(self, now: datetime) -> bool:
         """Return True if the failure counts now."""
@@ -128,7 +128,7 @@ def due_probes(
     Both directions of `pairs` are probed, and every failing link. A node makes, and answers, at most
     `PROBES_AT_ONCE`, and takes part in at most one measurement of bandwidth, so that none disturbs another.
 
-    Measurements of the nodes in `stale_before` from before these moments are made anew.
+    Measurements of the nodes in `stale_before` up to these moments are made anew.
     """
     wanted = {one for pair in pairs for one in (pair, pair[::-1])} | {
         key for key, link in links.items() if link.failure
@@ -182,16 +182,19 @@ def _urgency(
     if link.transferred_at is None:
         return _MEASURE, float("-inf")
     measured_s = abs((now - link.transferred_at).total_seconds())
-    again = measured_s >= TRANSFER_AGAIN_S or (stale is not None and link.transferred_at < stale)
+    again = measured_s >= TRANSFER_AGAIN_S or (stale is not None and link.transferred_at <= stale)
     return (_MEASURE, -measured_s) if again else None
 
 
-def stale_before(
-    slow: Collection[str], suspected: Mapping[str, datetime], now: datetime
-) -> Mapping[str, datetime]:
-    """Return the moments before which measurements of nodes are too old: of slow ones, and of those that a job suspects."""
-    moments = dict.fromkeys(slow, now - timedelta(seconds=SLOW_AGAIN_S))
-    return moments | {node: max(at, moments.get(node, at)) for node, at in suspected.items()}
+def stale_at(
+    now: datetime, *, slow: bool, suspected_at: datetime | None, doubted_at: datetime | None
+) -> datetime | None:
+    """Return the moment up to which measurements of a node are too old; None if none is.
+
+    `slow` says that its link is marked. A job suspected it at `suspected_at`, and its own rates made it doubted at `doubted_at`.
+    """
+    marked = now - timedelta(seconds=SLOW_AGAIN_S) if slow else None
+    return max((one for one in (marked, suspected_at, doubted_at) if one is not None), default=None)
 
 
 def after_probe(before: Link | None, failure: str, now: datetime) -> str:

@@ -3,13 +3,17 @@
 A host sends slowly if each of its measured peers has received from another host at several times the rate at which it
 receives from this one; likewise for receiving. A slow peer therefore accuses nobody, nor does one bad pair. Only hosts of
 one kind are compared, because hosts of another may well have other links.
+
+A host that was busy for a moment sends slowly, too. The first such finding is therefore a doubt, and has all pairs of the
+host measured again. Only later measurements confirm it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 
 SLOW_SHARE = 0.25
@@ -27,6 +31,7 @@ class LinkRate:
     sender: str
     receiver: str
     bytes_per_s: float
+    measured_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,37 @@ class SlowLink:
         """Return what was measured of the host of this name, in Mbit/s."""
         verb = "sends" if self.sends else "receives"
         return f"{name} {verb} at {_mbit(self.bytes_per_s)} Mbit/s, its peers do at {_mbit(self.usual_bytes_per_s)} with others"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFindings:
+    """Hosts whose link is slow, and those for which only later measurements will tell."""
+
+    slow: Mapping[str, SlowLink]
+    doubted: frozenset[str]
+
+
+def judged(
+    rates: Sequence[LinkRate],
+    kinds: Mapping[str, str],
+    marked: Collection[str],
+    doubted: Mapping[str, datetime],
+) -> LinkFindings:
+    """Return what the latest rates say of hosts with the kinds `kinds`, of which some are `marked` as slow.
+
+    `doubted` hosts were found slow at these times. Measurements after that confirm it.
+    """
+    found = slow_links(rates, kinds, marked)
+    slow = {host: link for host, link in found.items() if host in marked}
+    suspects = found.keys() - slow.keys()
+    if awaited := {host: doubted[host] for host in suspects if host in doubted}:
+        later = [
+            one
+            for one in rates
+            if all(one.measured_at > awaited[end] for end in (one.sender, one.receiver) if end in awaited)
+        ]
+        slow |= {host: link for host, link in slow_links(later, kinds).items() if host in awaited}
+    return LinkFindings(slow, frozenset(suspects - slow.keys()))
 
 
 def slow_links(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -26,6 +26,8 @@ class ProbeTarget:
     """Text on its slow link; empty if it has none."""
     suspected_at: datetime | None = None
     """Last time at which a job had cause to have its link measured."""
+    doubted_at: datetime | None = None
+    """Time at which its link was first measured as slow; None if it is not, or if it is marked."""
     name: str = ""
 
 
@@ -57,8 +59,8 @@ class HostLinks(Protocol):
     async def slow(self) -> dict[str, str]:
         """Return what was measured of the slow links of nodes that are not LOST, by node id."""
 
-    async def mark_slow(self, found: Mapping[str, str]) -> None:
-        """Store these sentences about slow links, empty where a link is no longer slow, by node id."""
+    async def save_slow(self, targets: Sequence[ProbeTarget]) -> None:
+        """Store the sentence about the slow link of each node, and the time of its doubt."""
 
     async def relabel(self, node_ids: Collection[str]) -> None:
         """Store the level that running allocations with one of these nodes cross now, for their next measurements."""

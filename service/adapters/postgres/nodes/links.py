@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from headway.contract.agents import NodeState
@@ -30,6 +30,7 @@ _SAVE_CLOCK = Statement("UPDATE host_facts SET clock_ahead_s = :ahead_s WHERE no
 _TARGETS = Statement(
     f"""
     SELECT nodes.id, name, nodes.address, CAST(facts->>'probe_port' AS int) AS probe_port, probe_key, slow_link, suspected_at,
+        doubted_at,
         (SELECT coalesce(string_agg(DISTINCT slot->>'device_kind', ', '), '') FROM jsonb_array_elements(slots) AS slot) AS kinds
     FROM host_facts JOIN nodes ON nodes.id = node_id WHERE {_LIVE} ORDER BY nodes.id
     """  # noqa: S608 - constants
@@ -51,12 +52,13 @@ _SUSPECT = Statement(
     ) AS locked WHERE node_id = locked.id
     """
 )
-_MARK = Statement(
+_SAVE_SLOW = Statement(
     """
-    UPDATE host_facts SET slow_link = locked.said
+    UPDATE host_facts SET slow_link = locked.slow_link, doubted_at = locked.doubted_at
     FROM (
-        SELECT node_id AS id, coalesce(one.value, '') AS said
-        FROM host_facts JOIN jsonb_each_text(CAST(:found AS jsonb)) AS one ON one.key = node_id
+        SELECT node_id AS id, one.slow_link, one.doubted_at FROM host_facts
+        JOIN jsonb_to_recordset(CAST(:found AS jsonb)) AS one(node text, slow_link text, doubted_at timestamptz)
+            ON one.node = node_id
         ORDER BY node_id FOR UPDATE OF host_facts
     ) AS locked WHERE node_id = locked.id
     """
@@ -145,8 +147,16 @@ class PostgresHostLinks(OnSession, HostLinks):
     async def suspect(self, node_ids: Sequence[str], now: datetime) -> None:
         await self._session.fetch(_SUSPECT, nodes=list(node_ids), now=now)
 
-    async def mark_slow(self, found: Mapping[str, str]) -> None:
-        await self._session.fetch(_MARK, found=json.dumps(dict(found)))
+    async def save_slow(self, targets: Sequence[ProbeTarget]) -> None:
+        rows = [
+            {
+                "node": one.id,
+                "slow_link": one.slow_link,
+                "doubted_at": None if one.doubted_at is None else one.doubted_at.isoformat(),
+            }
+            for one in targets
+        ]
+        await self._session.fetch(_SAVE_SLOW, found=json.dumps(rows))
 
     async def relabel(self, node_ids: Collection[str]) -> None:
         spanning = await self._session.fetch(_SPANNING, nodes=sorted(node_ids))

@@ -282,7 +282,9 @@ class PostgresRetention(OnSession, Retention):
         values = {"job": job_id, "before": horizons.history}
         await self._session.execute(_BEGIN_IN_TURN, values)
         gone: int = (await self._session.execute(_FOLD, values)).scalar_one()
-        gone += await self._rows("measurements", _OLD_MEASUREMENTS, BATCH - gone, values)
+        for table in ("measurements", "slow_link_measurements"):
+            where = _OLD_MEASUREMENTS.format(table=table)
+            gone += await self._rows(table, where, BATCH - gone, values)
         gone += await self._rows("rank_exits", _OLD_EXITS, BATCH - gone, values)
         return gone + await self._events(job_id, horizons, BATCH - gone)
 
@@ -310,7 +312,7 @@ _OLD_MEASUREMENTS = f"""
         SELECT generation, global_batch FROM (
             SELECT generation, global_batch, row_number() OVER (
                 PARTITION BY device_kind, slots, nodes, global_batch, local_batch, accumulation ORDER BY generation DESC
-            ) AS age FROM measurements WHERE job_id = :job
+            ) AS age FROM {{table}} WHERE job_id = :job
         ) AS by_age WHERE age > {_KEPT_OF_A_PLAN}
     )
 """  # noqa: S608

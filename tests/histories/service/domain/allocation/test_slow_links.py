@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -13,7 +13,7 @@ from service.domain.allocation.decision.plan import Action, decide
 from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import Measurement, Node, Snapshot
-from service.domain.nodes.slow_links import LinkRate, slow_links
+from service.domain.nodes.slow_links import LinkRate, judged
 from service.domain.policies.goodput import Goodput
 from tests.unit.service.builders import NOW, node_of, snapshot_of
 from tests.unit.service.domain.allocation.scopes import RUNNING, elastic_job
@@ -33,6 +33,7 @@ class History:
     dice: random.Random
     on: tuple[str, ...] = ("n0", "n1", "n2")
     marks: dict[str, str] = field(default_factory=dict)
+    doubts: dict[str, datetime] = field(default_factory=dict)
     steps: dict[str, tuple[int, float]] = field(default_factory=lambda: {"": (0, 0.0)})
     """Steps and their seconds, by the level that they crossed."""
     moves: list[tuple[float, tuple[str, ...]]] = field(default_factory=list)
@@ -42,21 +43,24 @@ class History:
         while now_s < END_S:
             slow = SLOW_FROM_S <= now_s < SLOW_UNTIL_S
             if now_s % PROBED_S == 0:
-                self._probe(slow=slow)
+                self._probe(NOW + timedelta(seconds=now_s), slow=slow)
             self._train(slow=slow)
             self._round(now_s)
             now_s += ROUND_S
         return self
 
-    def _probe(self, *, slow: bool) -> None:
+    def _probe(self, now: datetime, *, slow: bool) -> None:
         rates = [
-            LinkRate(one, other, self.dice.uniform(0.6, 1.0) * USUAL * (0.1 if slow and one == SLOW else 1.0))
+            LinkRate(
+                one, other, self.dice.uniform(0.6, 1.0) * USUAL * (0.1 if slow and one == SLOW else 1.0), now
+            )
             for one in HOSTS
             for other in HOSTS
             if one != other
         ]
-        found = slow_links(rates, dict.fromkeys(HOSTS, "cpu"), self.marks)
-        self.marks = {name: link.sentence(name) for name, link in found.items()}
+        found = judged(rates, dict.fromkeys(HOSTS, "cpu"), self.marks, self.doubts)
+        self.marks = {name: link.sentence(name) for name, link in found.slow.items()}
+        self.doubts = {name: self.doubts.get(name, now) for name in found.doubted}
 
     def _nodes(self) -> dict[str, Node]:
         said = {name: self.marks.get(name, "") for name in HOSTS}
@@ -105,7 +109,7 @@ class History:
 def test_a_job_that_loses_speed_moves_once_off_the_slow_host_and_stays_there(seed: int) -> None:
     history = History(0.2, random.Random(seed)).play()
     ((at_s, on),) = history.moves
-    assert SLOW_FROM_S < at_s <= SLOW_FROM_S + PROBED_S + 6 * ROUND_S
+    assert SLOW_FROM_S + PROBED_S <= at_s <= SLOW_FROM_S + 2 * PROBED_S + 6 * ROUND_S
     assert on == ("n0", "n2", "n3")
     assert history.marks == {}, "the link is well again"
 

@@ -81,6 +81,28 @@ def test_a_running_job_stays_until_its_steps_were_measured_with_the_link_and_wit
     assert "n1" in decided.allocation
 
 
+@pytest.mark.parametrize("waiting", [0, 1])
+@pytest.mark.parametrize("spare", [False, True])
+@pytest.mark.parametrize(("two", "three"), [(150.0, 142.0), (185.0, 175.0), (150.0, 160.0), (190.0, 280.0)])
+def test_a_mark_alone_changes_no_running_job(two: float, three: float, *, spare: bool, waiting: int) -> None:
+    """The job was measured on one to three hosts, before the link of one of them was marked."""
+    found = tuple(
+        Measurement("cpu", slots, speed, 5000, nodes=slots, global_batch=96, local_batch=96 // slots)
+        for slots, speed in ((1, 100.0), (2, two), (3, three))
+    )
+    jobs = [
+        elastic_job(state=RUNNING, low=1, high=4, live=True),
+        *(elastic_job(f"w{number}", low=1, high=3) for number in range(waiting)),
+    ]
+    held = {"j": [("n0", 0), ("n1", 0), ("n2", 0)]}
+    chosen = []
+    for slow in (False, True):
+        nodes = [host("n0"), host("n1", slow=slow), host("n2"), *([host("n3")] if spare else [])]
+        one = decisions(snapshot_of(nodes, jobs, held, {"j": found}))["j"]
+        chosen.append((one.action, sum(map(len, one.allocation.values()))))
+    assert chosen[0] == chosen[1]
+
+
 def test_without_a_free_host_a_job_shrinks_off_the_slow_one() -> None:
     found = decisions(spanning(*measured(slow=60.0), low=1, spare=False))["j"]
     assert found.action is Action.CHANGE
