@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from statistics import median
 
 from headway.contract.agents import NodeState
 from headway.contract.values.topology import SLOW_LINK, level_number, path_of
@@ -95,23 +96,30 @@ def _gathered(
 
 
 def _proven_slow(round_: Round, job: Job) -> bool:
-    """Return True if a job's steps behind a slow link took longer than steps of its own, or of its class, without.
+    """Return True if a job's steps behind a slow link took longer than its own without, or else than the median of its class.
 
     Both were measured on several nodes with the same slots and batch.
     """
     snapshot = round_.snapshot
-    own = snapshot.measurements.get(job.id, ())
-    counted = [
-        one
-        for one in (*own, *snapshot.class_measurements.get(class_of(job.spec), ()))
-        if one.believable and one.steps >= LEAST_STEPS and one.nodes > 1
-    ]
-    behind = {_size_of(one): one.samples_per_s for one in own if one in counted and one.crossed == SLOW_LINK}
-    return any(
-        _size_of(one) in behind and behind[_size_of(one)] < _PROOF_SHARE * one.samples_per_s
-        for one in counted
-        if one.crossed != SLOW_LINK
-    )
+    own = _counted(snapshot.measurements.get(job.id, ()))
+    behind = [one for one in own if one.crossed == SLOW_LINK]
+    for measured in (own, _counted(snapshot.class_measurements.get(class_of(job.spec), ()))):
+        pairs = [
+            (one, [other.samples_per_s for other in measured if _comparable(one, other)]) for one in behind
+        ]
+        shares = [one.samples_per_s / median(speeds) for one, speeds in pairs if speeds]
+        if shares:
+            return min(shares) < _PROOF_SHARE
+    return False
+
+
+def _counted(measurements: Sequence[Measurement]) -> list[Measurement]:
+    return [one for one in measurements if one.believable and one.steps >= LEAST_STEPS and one.nodes > 1]
+
+
+def _comparable(behind: Measurement, other: Measurement) -> bool:
+    """Return True if another measurement, of the same slots and batch, was made without a slow link."""
+    return other.crossed != SLOW_LINK and _size_of(other) == _size_of(behind)
 
 
 def _size_of(one: Measurement) -> tuple[str, int, int]:

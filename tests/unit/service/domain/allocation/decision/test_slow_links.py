@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from service.domain.allocation.decision.plan import Action, decide
 from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.snapshot import Measurement, Node, Snapshot
+from service.domain.jobs.job import class_of
 from service.domain.policies.goodput import Goodput
 from tests.unit.service.builders import node_of, snapshot_of
 from tests.unit.service.domain.allocation.scopes import RUNNING, decisions, elastic_job
@@ -79,6 +82,30 @@ def test_a_running_job_stays_until_its_steps_were_measured_with_the_link_and_wit
     decided = decisions(spanning(*found))["j"]
     assert decided.action is Action.KEEP
     assert "n1" in decided.allocation
+
+
+@pytest.mark.parametrize(
+    ("own", "of_class", "moves"),
+    [
+        (None, (240.0, 250.0, 260.0), True),
+        (None, (100.0, 105.0, 260.0), False),
+        (102.0, (250.0, 250.0, 250.0), False),
+    ],
+    ids=["median of the class", "one fast job of the class", "own steps count first"],
+)
+def test_a_job_without_steps_off_the_link_is_compared_with_the_median_of_its_class(
+    own: float | None, of_class: tuple[float, ...], *, moves: bool
+) -> None:
+    """It does 100 samples/s behind the link, and is one of its class."""
+    snapshot = spanning(*measured(slow=100.0, usual=own))
+    others = tuple(
+        Measurement("cpu", 3, speed, 5000, nodes=3, global_batch=96, local_batch=32) for speed in of_class
+    )
+    name = class_of(snapshot.jobs["j"].spec)
+    found = decisions(replace(snapshot, class_measurements={name: (*others, *snapshot.measurements["j"])}))[
+        "j"
+    ]
+    assert (found.action is Action.CHANGE) == moves
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
