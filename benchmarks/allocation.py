@@ -51,7 +51,7 @@ import numpy as np
 from benchmarks.arguments import benchmark_parser, run_benchmark
 from benchmarks.instances import Instance, make_instance
 from benchmarks.snapshots import make_snapshot
-from headway.contract.values.topology import LEVELS, crossed_level, level_number
+from headway.contract.values.topology import LABEL_LEVELS, crossed_level, level_number
 from service.domain.allocation.decision import plan
 from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.problem import Problem, Solution
@@ -124,7 +124,7 @@ def _crossing(instance: Instance, places: Mapping[str, Placement], chosen: IntAr
     several = beyond = 0
     for name, place in places.items():
         if len(place.allocation) > 1 and place.step is not PlacementStep.STAY:
-            labels = [dict(zip(LEVELS, paths[node], strict=True)) for node in place.allocation]
+            labels = [dict(zip(LABEL_LEVELS, paths[node], strict=True)) for node in place.allocation]
             several += 1
             beyond += level_number(crossed_level(labels)) > crosses[chosen[int(name.removeprefix("job-"))]]
     return round(beyond / max(several, 1), 4)

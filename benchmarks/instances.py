@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headway.contract.values.topology import LEVELS
+from headway.contract.values.topology import LABEL_LEVELS, LEVELS
 from service.domain.allocation.knapsack.problem import NOTHING, Row
 from service.domain.allocation.placement.placement import PlacementRequest, PoolSlots, place_all
 from service.domain.jobs.job import Allocation
@@ -55,11 +55,10 @@ def make_instance(
     models = _models(rng, jobs, speed)
     if levels:
         # A generator of its own leaves all other draws as they are without levels.
-        reach = np.exp(
-            np.cumsum(np.random.default_rng(seed).gamma(2.0, 0.1, (jobs, kinds, len(LEVELS))), axis=-1)
-        )
-        models = dataclasses.replace(models, reach=reach)
-        within = np.array([NODES_TOGETHER[level] * NODE_SLOTS for level in LEVELS])
+        drawn = np.random.default_rng(seed).gamma(2.0, 0.1, (jobs, kinds, len(LABEL_LEVELS)))
+        further = [(0, 0), (0, 0), (0, len(LEVELS) - len(LABEL_LEVELS))]
+        models = dataclasses.replace(models, reach=np.exp(np.pad(np.cumsum(drawn, axis=-1), further, "edge")))
+        within = np.array([NODES_TOGETHER[level] * NODE_SLOTS for level in LABEL_LEVELS])
         configurations = dataclasses.replace(
             configurations, crosses=np.searchsorted(within, configurations.slots)
         )
@@ -222,7 +221,7 @@ def _paths(nodes: Allocation, *, levels: bool) -> dict[str, tuple[str, ...]]:
     if not levels:
         return {}
     return {
-        node: tuple(str(index // NODES_TOGETHER[level]) for level in LEVELS)
+        node: tuple(str(index // NODES_TOGETHER[level]) for level in LABEL_LEVELS)
         for index, node in enumerate(nodes)
     }
 

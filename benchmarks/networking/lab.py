@@ -148,6 +148,10 @@ class HostLab:
         """Return the hosts that were named as slow for a job, one for each event."""
         return [event.data["node"] for event in self.client.events(job) if event.kind == "straggler"]
 
+    def named_slow(self, job: str) -> set[str]:
+        """Return the hosts that were named as slow for a job, or whose link is marked as slow."""
+        return set(self.stragglers(job)) | {host.name for host in self.client.hosts().hosts if host.slow_link}
+
     def names_pair(self, job: str, one: Namespace, other: Namespace) -> bool:
         """Return True if the service tells that one of two hosts does not reach the other."""
         view = self.client.job(job)

@@ -128,15 +128,15 @@ def slow_link_steps(
     job = _train(lab, "slow-link", SLOW_SIZE, file, least=len(hosts), most=len(hosts))
     lab.until("the first steps", lambda: len(stamps.read(file)) >= _STEPS_BEFORE or None)
     # A host that is named before its link is slow has not been named for its link.
-    early = set(lab.stragglers(job))
+    early = lab.named_slow(job)
     slow.limit(mbit_per_s / 10)
     before = len(stamps.read(file))
     found = None
     while (steps := len(stamps.read(file)) - before) < most_steps and found is None:
         time.sleep(POLL_S)
-        if slow.name in set(lab.stragglers(job)) - early or slow.name not in lab.client.job(job).allocation:
+        if slow.name in lab.named_slow(job) - early or slow.name not in lab.client.job(job).allocation:
             found = steps
-    wrong = early | set(lab.stragglers(job)) - {slow.name}
+    wrong = early | lab.named_slow(job) - {slow.name}
     _end(lab, job, hosts)
     return found, len(wrong)
 

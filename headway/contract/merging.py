@@ -95,6 +95,7 @@ def _sum(before: Progress | Metrics | None, after: Progress | Metrics | None) ->
         step_s_sum=before.step_s_sum + after.step_s_sum,
         step_s_squares=before.step_s_squares + after.step_s_squares,
         sync_s_sum=before.sync_s_sum + after.sync_s_sum,
+        sync_times=max(before.sync_times, after.sync_times),
         gradient_sqr=before.gradient_sqr if after.gradient_sqr is None else after.gradient_sqr,
         gradient_var=before.gradient_var if after.gradient_var is None else after.gradient_var,
     )

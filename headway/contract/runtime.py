@@ -189,7 +189,8 @@ class Progress(Envelope):
     `step_s_sum` and `step_s_squares` are the sum and the sum of squares of `steps` step times, in seconds. `sync_s_sum` is the
     part in which rank 0 waited for its peers. `local_batches` are the samples of each rank in a step. `rank_sample_s` are its
     seconds per sample without waiting (0: unknown); empty unless one takes much longer than the others. `straggler_times` are
-    ratios to the median of ranks that stay slower (0: others); empty while that does not change.
+    ratios to the median of ranks that stay slower (0: others); empty while that does not change. `sync_times` says, in one
+    message, how many times as long rank 0 waits for its peers as before (0: not longer).
 
     `gradient_sqr` and `gradient_var` are smoothed estimates of the squared norm of the true gradient and of the trace
     of the covariance of one sample's gradient; None while noise is not measured. `global_batch` 0: the samples of a
@@ -219,6 +220,7 @@ class Progress(Envelope):
     local_batches: tuple[int, ...] = ()
     rank_sample_s: tuple[float, ...] = ()
     straggler_times: tuple[float, ...] = ()
+    sync_times: float = 0.0
     gradient_sqr: float | None = None
     gradient_var: float | None = None
     max_global_batch: int | None = None

@@ -17,6 +17,7 @@ from headway.train.checkpoint.replica import Audit, Place, Replica
 from headway.train.data.batching import Batching
 from headway.train.data.goal import TrainingGoal
 from headway.train.data.ledger import Ledger
+from headway.train.data.sync_watch import SyncWatch
 from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
 from headway.train.membership.standstill import StepPace
@@ -36,6 +37,7 @@ class Reporter:
         self._reported_epoch = -1
         self._mailbox = mailbox
         self._meter = Meter(PROGRESS_EVERY_S)
+        self._sync_watch = SyncWatch()
         self._first_of_generation = False
 
     def first_step(self, place: Place, replica: Replica, *, live: bool) -> None:
@@ -54,7 +56,9 @@ class Reporter:
         if stood is not None:
             self._mailbox.send(StandsStill, silent_s=stood.silent_s, usual_s=stood.usual_s, over=True)
         elif measured:
-            self._meter.add(step_s, max(0.0, step_s - compute_s))
+            sync_s = max(0.0, step_s - compute_s)
+            self._meter.add(step_s, sync_s)
+            self._sync_watch.observe(sync_s)
         if usual:
             self._first_of_generation = False
 
@@ -66,6 +70,7 @@ class Reporter:
     def forget(self) -> None:
         """Discard the measurements after a membership change, because they do not describe later steps."""
         self._meter = Meter(PROGRESS_EVERY_S)
+        self._sync_watch.forget()
         self._memory = ()
         self._first_of_generation = True
 
@@ -92,6 +97,7 @@ class Reporter:
             local_batches=batching.local_batches,
             rank_sample_s=batching.step_rates.take(),
             straggler_times=batching.stragglers.take(),
+            sync_times=self._sync_watch.take(),
             accumulation=len(full.micro_batches),
             gradient_sqr=noise.sqr if noise is not None else None,
             gradient_var=noise.var if noise is not None else None,

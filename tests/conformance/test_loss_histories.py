@@ -35,10 +35,11 @@ async def trained(
     generation: int = 1,
     batch: int = 64,
     first: int = 0,
+    crossed: str = "",
     **others: float,
 ) -> None:
     """Store steps of a batch, and a loss after each, at successive samples."""
-    allocation = allocation_of(job_id, {"n1": (0,)}, generation=generation)
+    allocation = replace(allocation_of(job_id, {"n1": (0,)}, generation=generation), crossed=crossed)
     await tx.jobs.add_measured(
         [Measured(job_id, allocation, progress_of(generation=generation, global_batch=batch))], NOW
     )
@@ -76,7 +77,7 @@ async def test_losses_come_with_the_batch_of_their_generation(database: Database
         await store(tx, node_of("n1"))
         await begun(tx, "gpt-1", lr_rule="sqrt")
         await trained(tx, "gpt-1", [4.0, 3.0])
-        await trained(tx, "gpt-1", [2.0, 1.0], generation=2, batch=128, first=1000)
+        await trained(tx, "gpt-1", [2.0, 1.0], generation=2, batch=128, first=1000, crossed="link")
     one = (await found(database))["gpt-1"]
     assert (one.reference_batch, one.lr_rule) == (64, "sqrt")
     points = [(point.samples, point.loss, point.global_batch) for point in one.points]

@@ -245,12 +245,18 @@ async def test_a_job_that_flaps_keeps_so_many_events(database: Database) -> None
     assert abs((await counts(database))["events"] - max(of_a_week, MAX_EVENTS)) <= 2
 
 
-async def test_every_plan_keeps_its_latest_statistics(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("crossed", "table"),
+    [("", "measurements"), ("link", "slow_link_measurements")],
+    ids=["usual", "slow link"],
+)
+async def test_every_plan_keeps_its_latest_statistics(database: Database, crossed: str, table: str) -> None:
     await running(database, 200)
     async with database.begin() as tx:
         for number in range(1, 201):
             at = NOW - timedelta(days=60, hours=200 - number)
-            await tx.grants.add_allocation(allocation(number, at, size=1 + (number == 3)))
+            granted = replace(allocation(number, at, size=1 + (number == 3)), crossed=crossed)
+            await tx.grants.add_allocation(granted)
             record = await tx.grants.allocation("j1", number)
             assert record is not None
             progress = Progress(
@@ -270,7 +276,8 @@ async def test_every_plan_keeps_its_latest_statistics(database: Database) -> Non
             await tx.jobs.add_measured([Measured("j1", record, progress)], at)
     await shorten(database)
     async with database.engine.connect() as connection:
-        left = (await connection.execute(text("SELECT generation, slots FROM measurements ORDER BY 1"))).all()
+        query = text(f"SELECT generation, slots FROM {table} ORDER BY 1")
+        left = (await connection.execute(query)).all()
     assert [row.generation for row in left] == [3, *range(181, 201)], "a size it had once is not forgotten"
 
 

@@ -118,7 +118,9 @@ def _pool(option: SizeOption) -> str:
 
 def crossing_text(level: str) -> str:
     """Return the topology level that a size must cross as text; "" for none."""
-    return {"": "", "nvlink": "across NVLink domains"}.get(level, f"across {level}s")
+    return {"": "", "nvlink": "across NVLink domains", "link": "across a slow link"}.get(
+        level, f"across {level}s"
+    )
 
 
 def _price_lines(explained: ExplanationView) -> Iterator[str]:

@@ -8,21 +8,25 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import AfterValidator
 
-LEVELS: Final = ("nvlink", "rack", "zone")
-"""Levels above the host, smallest first: an NVLink domain of several hosts, a rack or leaf switch, and a zone."""
+LABEL_LEVELS: Final = ("nvlink", "rack", "zone")
+"""Levels above the host that nodes have labels of, smallest first: an NVLink domain of several hosts, a rack, and a zone."""
+SLOW_LINK: Final = "link"
+"""The largest level, which no user labels: a host whose measured link is slow is alone on its side of it."""
+LEVELS: Final = (*LABEL_LEVELS, SLOW_LINK)
+"""All levels that a job's nodes may cross, smallest first."""
 _LABEL = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")
 
 
 def checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels in the order of the levels. Raise ValueError for an unknown level or a malformed label."""
     for level, label in labels.items():
-        if level not in LEVELS:
-            raise ValueError(f"{level!r} is not a topology level; the levels are {', '.join(LEVELS)}")
+        if level not in LABEL_LEVELS:
+            raise ValueError(f"{level!r} is not a topology level; the levels are {', '.join(LABEL_LEVELS)}")
         if not _LABEL.match(label):
             raise ValueError(
                 f"{level}={label!r}: use at most 63 letters, digits, dots, hyphens, underscores and slashes"
             )
-    return {level: labels[level] for level in LEVELS if level in labels}
+    return {level: labels[level] for level in LABEL_LEVELS if level in labels}
 
 
 TopologyLabels: TypeAlias = Annotated[dict[str, str], AfterValidator(checked_labels)]
@@ -50,6 +54,11 @@ def crossed_level(labels: Iterable[Mapping[str, str]]) -> str:
     nodes = list(labels)
     crossed = (level for level in reversed(LEVELS) if len({one.get(level, "") for one in nodes}) > 1)
     return next(crossed, "")
+
+
+def placed_labels(labels: Mapping[str, str], node_id: str, slow_link: str) -> Mapping[str, str]:
+    """Return the labels by which jobs are placed: those of the node, and a level of its own if its link is slow."""
+    return {**labels, SLOW_LINK: node_id} if slow_link else labels
 
 
 def path_of(labels: Mapping[str, str]) -> tuple[str, ...]:

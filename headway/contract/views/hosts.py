@@ -32,6 +32,11 @@ class HostView(BaseModel):
     nccl: str = ""
     isolation: IsolationFacts | None = None
     """Reach of a confined program when the agent started; None if an older agent did not say."""
+    slow_link: str = ""
+    """Measured rates of a link that is far slower than those of its peers; empty if it is not.
+
+    Jobs of several nodes get the host last.
+    """
 
 
 class LinkView(BaseModel):

@@ -3,8 +3,9 @@
 A rank is slow in a step if it takes `SLOW` times as long per sample as the median of the others, at least `LEAST_EXCESS_S`
 longer, and longer than half of the ranks.
 It is a straggler once it was slow in `FOUND_AT` of the last `WINDOW` steps, until it was slow in at most `CLEARED_AT` of them.
-A count of steps, unlike a mean, does not move with a few long steps: with independent noise a rank that is as fast as its
-peers would have to be slow by chance in three of four steps.
+A count of steps, unlike a mean, does not move with a few long steps. Where long steps are frequent, all ranks are slow by
+chance in some share of them. A straggler's count must also lie `FOUND_DEVIATIONS` standard deviations of the binomial
+distribution with that share above the mean count of all ranks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from headway.train.data.step_rates import RANKS_EVERY_STEP
 
@@ -20,6 +22,8 @@ LEAST_EXCESS_S = 0.002
 """Shorter differences come from the operating system's scheduler."""
 WINDOW = 40
 FOUND_AT = 30
+FOUND_DEVIATIONS = 6.0
+"""Five name six equal ranks of 18 in a million steps, if noise is lognormal (0.5) and every fourth step takes ten times as long."""
 CLEARED_AT = 10
 FEWEST_RANKS = 3
 """Fewest ranks that are compared: of two, either may have the unusual work."""
@@ -93,13 +97,18 @@ class StragglerWatch:
 
     def _judge(self, rank: int) -> None:
         count = self._slow[rank].bit_count()
-        if rank not in self._found and count >= FOUND_AT:
+        if rank not in self._found and count >= FOUND_AT and count >= self._beyond_chance():
             self._found.add(rank)
         elif rank in self._found and count <= CLEARED_AT:
             self._found.remove(rank)
         else:
             return
         self.changed = True
+
+    def _beyond_chance(self) -> float:
+        """Return the least count of slow steps that chance does not explain."""
+        usual = fmean(bits.bit_count() for bits in self._slow)
+        return usual + FOUND_DEVIATIONS * math.sqrt(usual * (1.0 - usual / WINDOW))
 
 
 def _median_of_others(known: Sequence[float], own: float) -> float:

@@ -29,7 +29,8 @@ class Node:
     hours; None: those of its pool. `together` is the share of them that take all machines of its zone, None if unknown.
 
     `quarantined` maps slots with a bad device to a description of the fault. These slots are not among
-    `slots`: no job gets them, and a job that holds one must leave it. `labels` are topology labels by level.
+    `slots`: no job gets them, and a job that holds one must leave it. `labels` are topology labels by level, among
+    them that of a slow link; `slow_link` says what was measured of it.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Node:
     containers: bool = True
     quarantined: Mapping[int, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    slow_link: str = ""
 
     @property
     def takes_jobs(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 from headway.contract.views.diagnosis import Check, Level
@@ -21,6 +21,7 @@ CLOCK_LIMIT_S = 5.0
 LEAST_OPEN_FILES = 4096
 LEAST_SHM_BYTES = 1 << 30
 _NAMED = 5
+_LINK_HINT = "Compare link speed and errors of the interface on both hosts: ethtool, ip -s link."
 
 
 def medians_of(links: Sequence[LinkView]) -> tuple[float | None, float | None]:
@@ -64,7 +65,21 @@ def checks_of(hosts: Sequence[HostView], links: Sequence[LinkView], alone: Itera
         for host in hosts
         if host.node_id in cut_off
     ]
-    checks += _pair_checks([one for one in links if not {one.source_id, one.target_id} & cut_off])
+    slow = [host for host in hosts if host.slow_link]
+    checks += [
+        Check(
+            name="bandwidth",
+            level=Level.WARN,
+            found=f"{host.slow_link}.",
+            why="Every step of a job waits for its slowest connection. Jobs of several nodes get this host last.",
+            hint=_LINK_HINT,
+        )
+        for host in slow
+    ]
+    told = cut_off | {host.node_id for host in slow}
+    checks += _pair_checks(
+        [one for one in links if one.failure or not {one.source_id, one.target_id} & told], cut_off
+    )
     checks += [check for host in hosts for check in _host_checks(host)]
     checks += _version_checks(hosts)
     if not checks:
@@ -79,8 +94,12 @@ def checks_of(hosts: Sequence[HostView], links: Sequence[LinkView], alone: Itera
     return checks
 
 
-def _pair_checks(links: Sequence[LinkView]) -> list[Check]:
-    failed = {(one.source_id, one.target_id): one for one in links if one.failure}
+def _pair_checks(links: Sequence[LinkView], cut_off: Collection[str]) -> list[Check]:
+    failed = {
+        (one.source_id, one.target_id): one
+        for one in links
+        if one.failure and not {one.source_id, one.target_id} & set(cut_off)
+    }
     checks = []
     for (source, target), link in failed.items():
         back = next((one for one in links if (one.source_id, one.target_id) == (target, source)), None)
@@ -107,7 +126,7 @@ def _pair_checks(links: Sequence[LinkView]) -> list[Check]:
             + (f"; {len(texts) - _NAMED} more" if len(texts) > _NAMED else "")
             + ".",
             why="Every step of a job waits for its slowest connection.",
-            hint="Compare link speed and errors of the interface on both hosts: ethtool, ip -s link.",
+            hint=_LINK_HINT,
         )
         for texts in slow.values()
     ]

@@ -11,7 +11,8 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ FAILED_AGAIN_S = 10.0
 """Seconds after which a pair that cannot talk is probed again, so that it heals soon."""
 TRANSFER_AGAIN_S = 3600.0
 """Seconds between two measurements of a pair's bandwidth."""
+SLOW_AGAIN_S = 120.0
+"""Seconds between two measurements of a slow link, so that one that is well again is soon used."""
 PROBES_AT_ONCE = 16
 """Maximum number of probes that a node is asked for at once, and that others make of it."""
 BELIEVED_S = 300.0
@@ -63,6 +66,8 @@ class Link:
     transferred_at: datetime | None = None
     job_at: datetime | None = None
     """Time at which a job last met the failure; None if none did."""
+    bytes_per_s: float | None = None
+    """Last rate from the target to the source, measured at `transferred_at`."""
 
     def failing(self, now: datetime) -> bool:
         """Return True if the failure counts now."""
@@ -116,11 +121,14 @@ def due_probes(
     pairs: Iterable[tuple[str, str]],
     links: Mapping[tuple[str, str], Link],
     now: datetime,
+    stale_before: Mapping[str, datetime] = MappingProxyType({}),
 ) -> list[DueProbe]:
     """Return the probes that are due: pairs never probed, then failing ones, then those probed longest ago.
 
     Both directions of `pairs` are probed, and every failing link. A node makes, and answers, at most
     `PROBES_AT_ONCE`, and takes part in at most one measurement of bandwidth, so that none disturbs another.
+
+    Measurements of the nodes in `stale_before` up to these moments are made anew.
     """
     wanted = {one for pair in pairs for one in (pair, pair[::-1])} | {
         key for key, link in links.items() if link.failure
@@ -133,7 +141,8 @@ def due_probes(
         if hosts[source].address == hosts[target].address:
             continue
         again_s = TROUBLED_AGAIN_S if source in troubled or target in troubled else AGAIN_S
-        urgency = _urgency(links.get((source, target)), now, again_s)
+        stale = max((stale_before[one] for one in (source, target) if one in stale_before), default=None)
+        urgency = _urgency(links.get((source, target)), now, again_s, stale)
         if urgency is not None:
             due.append((urgency, source, target))
     made: Counter[str] = Counter()
@@ -159,7 +168,9 @@ def due_probes(
 _NEW, _FAILED, _OLD, _MEASURE = range(4)
 
 
-def _urgency(link: Link | None, now: datetime, again_s: float) -> tuple[int, float] | None:
+def _urgency(
+    link: Link | None, now: datetime, again_s: float, stale: datetime | None
+) -> tuple[int, float] | None:
     """Return the sort key of a link's probe; None if none is due."""
     if link is None:
         return _NEW, 0.0
@@ -171,7 +182,19 @@ def _urgency(link: Link | None, now: datetime, again_s: float) -> tuple[int, flo
     if link.transferred_at is None:
         return _MEASURE, float("-inf")
     measured_s = abs((now - link.transferred_at).total_seconds())
-    return (_MEASURE, -measured_s) if measured_s >= TRANSFER_AGAIN_S else None
+    again = measured_s >= TRANSFER_AGAIN_S or (stale is not None and link.transferred_at <= stale)
+    return (_MEASURE, -measured_s) if again else None
+
+
+def stale_at(
+    now: datetime, *, slow: bool, suspected_at: datetime | None, doubted_at: datetime | None
+) -> datetime | None:
+    """Return the moment up to which measurements of a node are too old; None if none is.
+
+    `slow` says that its link is marked. A job suspected it at `suspected_at`, and its own rates made it doubted at `doubted_at`.
+    """
+    marked = now - timedelta(seconds=SLOW_AGAIN_S) if slow else None
+    return max((one for one in (marked, suspected_at, doubted_at) if one is not None), default=None)
 
 
 def after_probe(before: Link | None, failure: str, now: datetime) -> str:

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
+from headway.contract.values.topology import placed_labels
 from headway.contract.views.jobs import TERMINAL_STATES
 from service.domain.cluster.spot_rate import TOGETHER
 from service.domain.jobs.job import Allocation, Job
@@ -106,13 +107,14 @@ async def _hosts(tx: Transaction, node_ids: Sequence[str], now: datetime) -> dic
     nodes = (await tx.nodes.many(node_ids)).values()
     on_spot = [slot.device_kind for node in nodes if node.market is Market.SPOT for slot in node.slots]
     history = await tx.machines.spot_history(set(on_spot), now) if on_spot else NO_HISTORY
-    return {node.id: host_of(node, history) for node in nodes}
+    slow = await tx.links.slow() if len(node_ids) > 1 else {}
+    return {node.id: host_of(node, history, slow.get(node.id, "")) for node in nodes}
 
 
-def host_of(node: NodeRecord, history: SpotHistory = NO_HISTORY) -> HostFacts:
+def host_of(node: NodeRecord, history: SpotHistory = NO_HISTORY, slow_link: str = "") -> HostFacts:
     """Return the facts about a node that lives of jobs depend on.
 
-    `history` has the risks of spot machines, if it is on spot.
+    `history` has the risks of spot machines, if it is on spot. `slow_link` says what was measured of a slow link.
     """
     kinds = {slot.index: slot.device_kind for slot in node.slots}
     risk = history.by_machine.get(node.machine_id or "")
@@ -129,7 +131,7 @@ def host_of(node: NodeRecord, history: SpotHistory = NO_HISTORY) -> HostFacts:
             kinds.values(), node.market, history.by_pool, None if risk is None else risk.per_h
         ),
         together=TOGETHER if risk is None else risk.together,
-        labels=node.labels,
+        labels=placed_labels(node.labels, node.id, slow_link),
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -17,16 +18,21 @@ from headway.contract.links import (
     PeerProbe,
     probe_token,
 )
+from headway.contract.runtime import Progress
 from headway.contract.views.hosts import HostsView
+from service.domain.jobs.records import AllocationRecord
 from service.domain.nodes.link_findings import checks_of, medians_of, slowness_of
 from service.domain.nodes.links import (
     DueProbe,
+    Link,
     ProbeHost,
     after_probe,
     apart_of,
     due_probes,
     sampled_pairs,
+    stale_at,
 )
+from service.domain.nodes.slow_links import LinkRate, judged
 from service.usecases.ports.facts import WakeUp
 from service.usecases.ports.links import LinkRecord, ProbeTarget
 from service.usecases.ports.nodes import NodeRecord
@@ -73,13 +79,61 @@ class ProbePlan:
         if ids != self._sample[0]:
             # Thousands of nodes take a while, and reports must not wait for it.
             self._sample = ids, await asyncio.to_thread(sampled_pairs, ids)
+        targets = await self._marked(targets, links.values(), now)
+        stale = {}
+        for one in targets.values():
+            moment = stale_at(
+                now, slow=bool(one.slow_link), suspected_at=one.suspected_at, doubted_at=one.doubted_at
+            )
+            if moment is not None:
+                stale[one.id] = moment
         hosts = {
             one.id: ProbeHost(one.id, one.address, one.probe_port is not None) for one in targets.values()
         }
         orders: defaultdict[str, list[PeerProbe]] = defaultdict(list)
-        for one in due_probes(hosts, self._sample[1], links, now):
-            orders[one.source].append(_order(one, targets[one.target], now))
+        for due in due_probes(hosts, self._sample[1], links, now, stale):
+            orders[due.source].append(_order(due, targets[due.target], now))
         self._orders = orders
+
+    async def _marked(
+        self, targets: dict[str, ProbeTarget], links: Iterable[Link], now: datetime
+    ) -> dict[str, ProbeTarget]:
+        """Store which hosts have a slow link, and which are in doubt, if that has changed, and return the hosts.
+
+        The next round heeds the marks.
+        """
+        rates = [
+            LinkRate(one.target, one.source, one.bytes_per_s, one.transferred_at)
+            for one in links
+            if one.bytes_per_s and one.transferred_at is not None and not one.failure
+        ]
+        found = judged(
+            rates,
+            {one.id: one.kinds for one in targets.values()},
+            {one.id for one in targets.values() if one.slow_link},
+            {one.id: one.doubted_at for one in targets.values() if one.doubted_at is not None},
+        )
+        changed = {}
+        for one in targets.values():
+            slow, doubted = one.id in found.slow, one.id in found.doubted
+            if slow != bool(one.slow_link) or doubted != (one.doubted_at is not None):
+                sentence = found.slow[one.id].sentence(one.name) if slow else ""
+                changed[one.id] = replace(one, slow_link=sentence, doubted_at=now if doubted else None)
+        if not changed:
+            return targets
+        async with self._transactions.begin() as tx:
+            await tx.links.save_slow(list(changed.values()))
+        relabelled = [one for one in changed.values() if one.slow_link != targets[one.id].slow_link]
+        if relabelled:
+            async with self._transactions.begin() as tx:
+                # Apart from the marks: reports lock hosts and allocations in either order.
+                await tx.links.relabel([one.id for one in relabelled])
+                tx.wake(WakeUp.ROUND)
+        for one in relabelled:
+            log.warning(
+                "link_slow" if one.slow_link else "link_well_again", node=one.name, found=one.slow_link
+            )
+        return targets | changed
 
 
 def _order(due: DueProbe, target: ProbeTarget, now: datetime) -> PeerProbe:
@@ -118,6 +172,14 @@ async def ingest_probes(
         await tx.links.save_clock(node.id, entries[-1].clock_ahead_s)
     if changed:
         tx.wake(WakeUp.ROUND)
+
+
+async def note_slower_sync(
+    tx: Transaction, allocation: AllocationRecord, message: Progress, now: datetime
+) -> None:
+    """Have the links of a job's nodes measured if its ranks wait longer for one another than they did."""
+    if message.sync_times > 0.0 and len(allocation.slots) > 1:
+        await tx.links.suspect(sorted(allocation.slots), now)
 
 
 def _record(source: str, pair: LinkProbe, failure: str, now: datetime) -> LinkRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -20,6 +20,15 @@ class ProbeTarget:
     address: str
     probe_port: int | None
     probe_key: str
+    kinds: str = ""
+    """Device kinds of its slots; hosts of the same kinds are compared."""
+    slow_link: str = ""
+    """Text on its slow link; empty if it has none."""
+    suspected_at: datetime | None = None
+    """Last time at which a job had cause to have its link measured."""
+    doubted_at: datetime | None = None
+    """Time at which its link was first measured as slow; None if it is not, or if it is marked."""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,18 @@ class HostLinks(Protocol):
         self, node_id: str, facts: HostFacts | None, source_address: str, now: datetime
     ) -> None:
         """Store the facts of a node that joins, and forget its connections that worked: they are probed anew."""
+
+    async def slow(self) -> dict[str, str]:
+        """Return what was measured of the slow links of nodes that are not LOST, by node id."""
+
+    async def save_slow(self, targets: Sequence[ProbeTarget]) -> None:
+        """Store the sentence about the slow link of each node, and the time of its doubt."""
+
+    async def relabel(self, node_ids: Collection[str]) -> None:
+        """Store the level that running allocations with one of these nodes cross now, for their next measurements."""
+
+    async def suspect(self, node_ids: Sequence[str], now: datetime) -> None:
+        """Have the links of these nodes measured anew, of each at most once a minute."""
 
     async def save_clock(self, node_id: str, clock_ahead_s: float) -> None:
         """Store the lead of a node's clock over the service's."""

@@ -23,6 +23,7 @@ from service.domain.perf.goal_target import after_report, has_reached
 from service.domain.perf.milestones import reached_milestone
 from service.usecases.jobs.life import apply, load_generations, load_life
 from service.usecases.jobs.search import awaits_measurement
+from service.usecases.nodes.links import note_slower_sync
 from service.usecases.nodes.quarantine import note_slow_ranks
 from service.usecases.nodes.stragglers import note_stragglers
 from service.usecases.ports.facts import WakeUp
@@ -95,6 +96,7 @@ class PendingWrites:
             if paced is not job:
                 self._jobs[job.id] = job = paced
             await note_stragglers(tx, job, allocation, message, now)
+            await note_slower_sync(tx, allocation, message, now)
         reaches_milestone = (
             reached_milestone(before, starts=False) is None
             and reached_milestone(progress, starts=False) is not None

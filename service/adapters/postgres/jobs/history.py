@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
+from headway.contract.values.topology import SLOW_LINK
 from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import OnSession, Statement, columns_of
 from service.adapters.postgres.notifications.webhooks import NEW_ID
@@ -64,9 +65,8 @@ _EXIT = Statement(
     ON CONFLICT DO NOTHING
     """
 )
-_MEASURE = Statement(
-    """
-    INSERT INTO measurements (job_id, generation, global_batch, device_kind, slots, nodes, steps, step_s_sum,
+_MEASURE_INTO = """
+    INSERT INTO {table} AS known (job_id, generation, global_batch, device_kind, slots, nodes, steps, step_s_sum,
         step_s_squares, sync_s_sum, noise_steps, log_noise_sum, local_batch, accumulation, gradient_sqr, gradient_var,
         crossed, updated_at)
     SELECT added.*, :now FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS added(
@@ -75,19 +75,20 @@ _MEASURE = Statement(
         local_batch int, accumulation int, gradient_sqr float8, gradient_var float8, crossed text
     )
     ON CONFLICT (job_id, generation, global_batch) DO UPDATE SET
-        steps = measurements.steps + excluded.steps,
-        step_s_sum = measurements.step_s_sum + excluded.step_s_sum,
-        step_s_squares = measurements.step_s_squares + excluded.step_s_squares,
-        sync_s_sum = measurements.sync_s_sum + excluded.sync_s_sum,
-        noise_steps = measurements.noise_steps + excluded.noise_steps,
-        log_noise_sum = measurements.log_noise_sum + excluded.log_noise_sum,
+        steps = known.steps + excluded.steps,
+        step_s_sum = known.step_s_sum + excluded.step_s_sum,
+        step_s_squares = known.step_s_squares + excluded.step_s_squares,
+        sync_s_sum = known.sync_s_sum + excluded.sync_s_sum,
+        noise_steps = known.noise_steps + excluded.noise_steps,
+        log_noise_sum = known.log_noise_sum + excluded.log_noise_sum,
         local_batch = excluded.local_batch,
         accumulation = excluded.accumulation,
-        gradient_sqr = coalesce(excluded.gradient_sqr, measurements.gradient_sqr),
-        gradient_var = coalesce(excluded.gradient_var, measurements.gradient_var),
+        gradient_sqr = coalesce(excluded.gradient_sqr, known.gradient_sqr),
+        gradient_var = coalesce(excluded.gradient_var, known.gradient_var),
         updated_at = excluded.updated_at
     """
-)
+_MEASURE = Statement(_MEASURE_INTO.format(table="measurements"))
+_MEASURE_BEHIND = Statement(_MEASURE_INTO.format(table="slow_link_measurements"))
 """Addition of a batch of steps to the statistics.
 
 For the local batch, the accumulation and the smoothed gradient noise the latest value replaces the earlier
@@ -155,17 +156,19 @@ class StoredHistory(OnSession):
 
     async def add_measured(self, measured: Sequence[Measured], now: datetime) -> None:
         # Values that are not finite and positive are left out.
-        rows: dict[tuple[str, int, int], dict[str, Any]] = {}
+        rows: dict[tuple[str, int, int, str], dict[str, Any]] = {}
         for one in measured:
             row = _row(one)
             if row["steps"] <= 0 or row["step_s_sum"] <= 0 or not _is_finite(row):
                 continue
-            key = row["job_id"], row["generation"], row["global_batch"]
+            key = row["job_id"], row["generation"], row["global_batch"], row["crossed"]
             both = _added(rows[key], row) if key in rows else row
             if _is_finite(both):
                 rows[key] = both
-        if rows:
-            await self._session.fetch(_MEASURE, rows=json.dumps(list(rows.values())), now=now)
+        for statement, behind in ((_MEASURE, False), (_MEASURE_BEHIND, True)):
+            part = [row for row in rows.values() if (row["crossed"] == SLOW_LINK) is behind]
+            if part:
+                await self._session.fetch(statement, rows=json.dumps(part), now=now)
 
     async def add_reported(self, reported: Sequence[Reported]) -> None:
         rows = [

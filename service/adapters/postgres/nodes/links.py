@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from headway.contract.agents import NodeState
 from headway.contract.links import HostFacts
+from headway.contract.values.topology import crossed_level, placed_labels
 from headway.contract.views.hosts import HostView, LinkView
 from service.adapters.postgres.engine.records import record_of, values_of
 from service.adapters.postgres.engine.session import FetchedRow, OnSession, Statement
@@ -15,7 +16,7 @@ from service.domain.nodes.links import Link
 from service.usecases.ports.links import HostLinks, LinkRecord, ProbeTarget
 
 _LIVE = f"state <> '{NodeState.LOST}'"
-_LINK = "source_id, target_id, failure, probed_at, transferred_at, job_at"
+_LINK = "source_id, target_id, failure, probed_at, transferred_at, job_at, bytes_per_s"
 _SAVE_FACTS = Statement(
     """
     INSERT INTO host_facts (node_id, source_address, facts, probe_key, reported_at)
@@ -28,9 +29,49 @@ _FORGET = Statement("DELETE FROM host_links WHERE (source_id = :node OR target_i
 _SAVE_CLOCK = Statement("UPDATE host_facts SET clock_ahead_s = :ahead_s WHERE node_id = :node")
 _TARGETS = Statement(
     f"""
-    SELECT nodes.id, nodes.address, CAST(facts->>'probe_port' AS int) AS probe_port, probe_key
+    SELECT nodes.id, name, nodes.address, CAST(facts->>'probe_port' AS int) AS probe_port, probe_key, slow_link, suspected_at,
+        doubted_at,
+        (SELECT coalesce(string_agg(DISTINCT slot->>'device_kind', ', '), '') FROM jsonb_array_elements(slots) AS slot) AS kinds
     FROM host_facts JOIN nodes ON nodes.id = node_id WHERE {_LIVE} ORDER BY nodes.id
     """  # noqa: S608 - constants
+)
+_SLOW = Statement(
+    f"""
+    SELECT node_id, slow_link FROM host_facts JOIN nodes ON nodes.id = node_id WHERE slow_link <> '' AND {_LIVE}
+    ORDER BY node_id
+    """  # noqa: S608
+)
+_SUSPECT = Statement(
+    """
+    UPDATE host_facts SET suspected_at = :now
+    FROM (
+        SELECT node_id AS id FROM host_facts
+        WHERE node_id = ANY(:nodes)
+            AND coalesce(suspected_at < CAST(:now AS timestamptz) - interval '1 minute', true)
+        ORDER BY node_id FOR UPDATE SKIP LOCKED
+    ) AS locked WHERE node_id = locked.id
+    """
+)
+_SAVE_SLOW = Statement(
+    """
+    UPDATE host_facts SET slow_link = locked.slow_link, doubted_at = locked.doubted_at
+    FROM (
+        SELECT node_id AS id, one.slow_link, one.doubted_at FROM host_facts
+        JOIN jsonb_to_recordset(CAST(:found AS jsonb)) AS one(node text, slow_link text, doubted_at timestamptz)
+            ON one.node = node_id
+        ORDER BY node_id FOR UPDATE OF host_facts
+    ) AS locked WHERE node_id = locked.id
+    """
+)
+_SPANNING = Statement(
+    """
+    SELECT job_id, generation, crossed, slots::text AS slots FROM allocations
+    WHERE ended_at IS NULL AND slots ?| :nodes ORDER BY job_id, generation
+    """
+)
+_LABELS = Statement("SELECT id, labels::text AS labels FROM nodes WHERE id = ANY(:nodes)")
+_CROSS = Statement(
+    "UPDATE allocations SET crossed = :crossed WHERE job_id = :job AND generation = :generation"
 )
 _BETWEEN_LIVE = f"""
     EXISTS (SELECT FROM nodes WHERE nodes.id = source_id AND {_LIVE})
@@ -69,7 +110,7 @@ _FORGET_BEFORE = Statement("DELETE FROM host_links WHERE probed_at < :moment")
 _HOSTS = Statement(
     f"""
     SELECT nodes.id AS node_id, name, state, address, agent_version, coalesce(source_address, '') AS source_address,
-        clock_ahead_s, coalesce(facts, '{{}}'::jsonb)::text AS facts
+        clock_ahead_s, coalesce(slow_link, '') AS slow_link, coalesce(facts, '{{}}'::jsonb)::text AS facts
     FROM nodes LEFT JOIN host_facts ON node_id = nodes.id WHERE {_LIVE} ORDER BY name
     """  # noqa: S608
 )
@@ -99,6 +140,37 @@ class PostgresHostLinks(OnSession, HostLinks):
             key=described.probe_key,
             now=now,
         )
+
+    async def slow(self) -> dict[str, str]:
+        return {row.node_id: row.slow_link for row in await self._session.fetch(_SLOW)}
+
+    async def suspect(self, node_ids: Sequence[str], now: datetime) -> None:
+        await self._session.fetch(_SUSPECT, nodes=list(node_ids), now=now)
+
+    async def save_slow(self, targets: Sequence[ProbeTarget]) -> None:
+        rows = [
+            {
+                "node": one.id,
+                "slow_link": one.slow_link,
+                "doubted_at": None if one.doubted_at is None else one.doubted_at.isoformat(),
+            }
+            for one in targets
+        ]
+        await self._session.fetch(_SAVE_SLOW, found=json.dumps(rows))
+
+    async def relabel(self, node_ids: Collection[str]) -> None:
+        spanning = await self._session.fetch(_SPANNING, nodes=sorted(node_ids))
+        places = {(row.job_id, row.generation): (row.crossed, json.loads(row.slots)) for row in spanning}
+        ids = sorted({node for _, slots in places.values() for node in slots})
+        slow = await self.slow() if places else {}
+        labels = {
+            row.id: placed_labels(json.loads(row.labels), row.id, slow.get(row.id, ""))
+            for row in (await self._session.fetch(_LABELS, nodes=ids) if ids else [])
+        }
+        for (job, generation), (before, slots) in places.items():
+            crossed = crossed_level(labels[node] for node in slots if node in labels)
+            if crossed != before:
+                await self._session.fetch(_CROSS, job=job, generation=generation, crossed=crossed)
 
     async def save_clock(self, node_id: str, clock_ahead_s: float) -> None:
         await self._session.fetch(_SAVE_CLOCK, node=node_id, ahead_s=clock_ahead_s)
@@ -135,7 +207,15 @@ class PostgresHostLinks(OnSession, HostLinks):
 
 
 def _link(row: FetchedRow) -> Link:
-    return Link(row.source_id, row.target_id, row.failure, row.probed_at, row.transferred_at, row.job_at)
+    return Link(
+        row.source_id,
+        row.target_id,
+        row.failure,
+        row.probed_at,
+        row.transferred_at,
+        row.job_at,
+        row.bytes_per_s,
+    )
 
 
 def _moments(one: LinkRecord) -> dict[str, str | None]:

@@ -23,6 +23,8 @@ from service.domain.nodes.links import apart_of
 from service.domain.nodes.silence import SilenceRule
 from service.usecases.ports.nodes import HeldSlot, JobTurn, NodeQueries, NodeSlots, QuarantinePeriod
 
+_ALONE = "gets jobs of one node only: {}; see headway doctor --cluster"
+_SLOW = "gets jobs of several nodes last: {}; see headway doctor --cluster"
 _FOREIGN = "another project"
 """Name shown for a job that the reader may not see."""
 _NODES = Statement(
@@ -108,11 +110,15 @@ class PostgresNodeQueries(OnSession, NodeQueries):
         rows = await self._session.rows(query)
         silence_s = silence.silence_of(sum(row.state != NodeState.LOST for row in rows))
         alone = apart_of(await PostgresHostLinks(self._session).concerning_failures(), now).alone
+        behind = await PostgresHostLinks(self._session).slow()
+        notes = {node: _SLOW.format(link) for node, link in behind.items()} | {
+            node: _ALONE.format(failure) for node, failure in alone.items()
+        }
         views = [_node_view(row, holders, confined, slow, now, silence_s) for row in rows]
         return [
-            view.model_copy(update={"message": _alone_message(view.message, alone[view.id])})
-            if view.id in alone
-            else view
+            view.model_copy(
+                update={"message": "; ".join(one for one in (view.message, notes.get(view.id)) if one)}
+            )
             for view in views
         ]
 
@@ -145,11 +151,6 @@ def _message(message: str, slots: Sequence[SlotView]) -> str:
     """Return the message of a node. The reason why its agent takes no jobs precedes everything else."""
     why = next((slot.withheld for slot in slots if slot.withheld), "")
     return f"takes no jobs: {why}" if why else message
-
-
-def _alone_message(message: str, failure: str) -> str:
-    alone = f"gets jobs of one node only: {failure}; see headway doctor --cluster"
-    return f"{message}; {alone}" if message else alone
 
 
 def _node_view(

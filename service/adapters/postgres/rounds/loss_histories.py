@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import text
 
 from service.adapters.postgres.engine.session import Session
+from service.adapters.postgres.tables.core import ALL_MEASUREMENTS
 from service.domain.cluster.snapshot import CLASS_JOBS, LossHistory, LossPoint
 
 CURVE_JOBS = 8
@@ -45,7 +46,7 @@ _LOSSES = text(
         GROUP BY generation
     ) AS point
     JOIN LATERAL (
-        SELECT global_batch FROM measurements
+        SELECT global_batch FROM {ALL_MEASUREMENTS}
         WHERE job_id = job.id AND generation = point.generation AND global_batch > 0
         ORDER BY steps DESC LIMIT 1
     ) AS batch ON true

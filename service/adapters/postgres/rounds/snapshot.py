@@ -14,6 +14,7 @@ from sqlalchemy import select, text
 
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
+from headway.contract.values.topology import placed_labels
 from service.adapters.postgres.engine.records import record_of
 from service.adapters.postgres.engine.session import FetchedRow, Session, Statement
 from service.adapters.postgres.jobs.jobs import COLUMNS, row_to_job
@@ -23,7 +24,7 @@ from service.adapters.postgres.nodes.nodes import PostgresNodes
 from service.adapters.postgres.rental.hazards import history_of_kinds
 from service.adapters.postgres.rounds.loss_histories import loss_histories_of
 from service.adapters.postgres.rounds.money_snapshot import caps_and_limits, spent_for
-from service.adapters.postgres.tables.core import TERMINAL_SQL, cluster_settings
+from service.adapters.postgres.tables.core import ALL_MEASUREMENTS, TERMINAL_SQL, cluster_settings
 from service.domain.allocation.inputs.policy_state import unsized_jobs
 from service.domain.cluster.contention_rules import ContentionRules
 from service.domain.cluster.market_limits import MarketLimit
@@ -60,7 +61,7 @@ jobs of the class.
 """
 _MEASUREMENTS = text(
     f"""
-    SELECT job_id, {_STATISTICS}, sum(noise_steps), sum(log_noise_sum) FROM measurements
+    SELECT job_id, {_STATISTICS}, sum(noise_steps), sum(log_noise_sum) FROM {ALL_MEASUREMENTS}
     WHERE job_id = ANY(CAST(:jobs AS text[])) AND steps >= {LEAST_STEPS}
     GROUP BY job_id, {_PLAN} ORDER BY job_id, max(generation), {_PLAN}
     """  # noqa: S608 - constants
@@ -78,7 +79,7 @@ _CLASS_MEASUREMENTS = text(
         WHERE job_class = wanted AND started_at IS NOT NULL
         ORDER BY submitted_at DESC LIMIT {CLASS_JOBS}
     ) AS latest
-    JOIN measurements ON measurements.job_id = latest.id AND steps >= {LEAST_STEPS}
+    JOIN {ALL_MEASUREMENTS} ON measurements.job_id = latest.id AND steps >= {LEAST_STEPS}
     GROUP BY latest.job_class, latest.reference_batch, latest.min_depth, {_PLAN}
     ORDER BY latest.job_class, max(updated_at), {_PLAN}, latest.reference_batch, latest.min_depth
     """  # noqa: S608
@@ -268,10 +269,11 @@ async def _orders(session: Session, now: datetime) -> Orders:
     return Orders(*row)
 
 
-def _node(row: FetchedRow, confined: Mapping[int, str]) -> Node:
+def _node(row: FetchedRow, confined: Mapping[int, str], slow_link: str) -> Node:
     """Return the node in a row of `_NODES`.
 
-    `confined` are its slots in quarantine. Slots that its agent withholds are treated like those.
+    `confined` are its slots in quarantine. Slots that its agent withholds are treated like those. `slow_link`
+    says what was measured of a slow link.
     """
     node_id, name, state, slots, market, usd_per_slot_h, reclaim_at, containers, labels, _ = row
     kinds, withheld = _slots(slots)
@@ -288,7 +290,8 @@ def _node(row: FetchedRow, confined: Mapping[int, str]) -> Node:
         reclaim_at=reclaim_at,
         containers=containers,
         quarantined=confined,
-        labels={} if labels is None else json.loads(labels),
+        labels=placed_labels({} if labels is None else json.loads(labels), node_id, slow_link),
+        slow_link=slow_link,
     )
 
 
@@ -299,7 +302,8 @@ async def _nodes_with_risks(
     now: datetime,
 ) -> tuple[dict[str, Node], Mapping[str, float]]:
     """Return the nodes by id, and the interruptions of spot machines per hour by the name of the pool."""
-    nodes = {row[0]: _node(row, confined.get(row[0], {})) for row in node_rows}
+    slow = await PostgresHostLinks(session).slow()
+    nodes = {row[0]: _node(row, confined.get(row[0], {}), slow.get(row[0], "")) for row in node_rows}
     on_spot = [node for node in nodes.values() if node.market is Market.SPOT]
     history = await history_of_kinds(session, {kind for node in on_spot for kind in node.slots.values()}, now)
     rented = {row[0]: history.by_machine.get(row[-1]) for row in node_rows if row[-1]}

@@ -262,29 +262,42 @@ events = Table(
     Index("ix_events_job_id_sequence", "job_id", "sequence"),
 )
 
-measurements = Table(
-    "measurements",
-    metadata,
-    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-    Column("generation", Integer, primary_key=True),
-    Column("global_batch", Integer, primary_key=True),
-    Column("device_kind", Text, nullable=False),
-    Column("slots", Integer, nullable=False),
-    Column("nodes", Integer, nullable=False),
-    Column("steps", BigInteger, nullable=False),
-    Column("step_s_sum", Float, nullable=False),
-    Column("step_s_squares", Float, nullable=False),
-    Column("sync_s_sum", Float, nullable=False, server_default="0"),
-    Column("local_batch", Integer, nullable=False, server_default="0"),
-    Column("accumulation", Integer, nullable=False, server_default="1"),
-    Column("gradient_sqr", Float),
-    Column("gradient_var", Float),
-    Column("updated_at", Moment, nullable=False),
-    Column("noise_steps", BigInteger, nullable=False, server_default="0"),
-    Column("log_noise_sum", Float, nullable=False, server_default="0"),
-    Column("crossed", Text, nullable=False, server_default=""),
-)
+
+def _measured(name: str) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+        Column("generation", Integer, primary_key=True),
+        Column("global_batch", Integer, primary_key=True),
+        Column("device_kind", Text, nullable=False),
+        Column("slots", Integer, nullable=False),
+        Column("nodes", Integer, nullable=False),
+        Column("steps", BigInteger, nullable=False),
+        Column("step_s_sum", Float, nullable=False),
+        Column("step_s_squares", Float, nullable=False),
+        Column("sync_s_sum", Float, nullable=False, server_default="0"),
+        Column("local_batch", Integer, nullable=False, server_default="0"),
+        Column("accumulation", Integer, nullable=False, server_default="1"),
+        Column("gradient_sqr", Float),
+        Column("gradient_var", Float),
+        Column("updated_at", Moment, nullable=False),
+        Column("noise_steps", BigInteger, nullable=False, server_default="0"),
+        Column("log_noise_sum", Float, nullable=False, server_default="0"),
+        Column("crossed", Text, nullable=False, server_default=""),
+    )
+
+
+measurements = _measured("measurements")
 """Sufficient statistics of step time by generation and batch plan, from which models are fitted."""
+
+slow_link_measurements = _measured("slow_link_measurements")
+"""Statistics of steps behind a link that was marked as slow, apart from those of the same generation without."""
+_COLUMNS = ", ".join(measurements.c.keys())
+ALL_MEASUREMENTS = f"""
+    (SELECT {_COLUMNS} FROM measurements UNION ALL SELECT {_COLUMNS} FROM slow_link_measurements) AS measurements
+"""  # noqa: S608 - constants
+"""Both tables of measurements, for a FROM clause."""
 
 metrics = Table(
     "metrics",

@@ -16,8 +16,15 @@ host_facts = Table(
     Column("probe_key", Text, nullable=False),
     Column("clock_ahead_s", Float),
     Column("reported_at", Moment, nullable=False),
+    Column("slow_link", Text, nullable=False, server_default=""),
+    Column("suspected_at", Moment),
+    Column("doubted_at", Moment),
 )
-"""Hosts as their agents described them when they joined. `source_address` is that of the request."""
+"""Hosts as their agents described them when they joined. `source_address` is that of the request.
+
+`slow_link` says what was measured of a slow link, `suspected_at` when a job last had cause to have it measured, and
+`doubted_at` when a link that is not marked was first measured as slow.
+"""
 
 host_links = Table(
     "host_links",

@@ -29,7 +29,16 @@ from service.domain.shared.retention import (
 from service.usecases.ports.upkeep import JobsDeleted, Retention
 
 _JOBS_AT_ONCE = 50
-_OF_JOBS = ("metrics", "events", "rank_exits", "commands", "slot_grants", "measurements", "allocations")
+_OF_JOBS = (
+    "metrics",
+    "events",
+    "rank_exits",
+    "commands",
+    "slot_grants",
+    "measurements",
+    "slow_link_measurements",
+    "allocations",
+)
 """Tables with many rows per job, deleted in batches. The rest goes with the job's row (ON DELETE CASCADE)."""
 
 _ROWS: Final[dict[ExpiringRows, tuple[str, str]]] = {
@@ -273,7 +282,9 @@ class PostgresRetention(OnSession, Retention):
         values = {"job": job_id, "before": horizons.history}
         await self._session.execute(_BEGIN_IN_TURN, values)
         gone: int = (await self._session.execute(_FOLD, values)).scalar_one()
-        gone += await self._rows("measurements", _OLD_MEASUREMENTS, BATCH - gone, values)
+        for table in ("measurements", "slow_link_measurements"):
+            where = _OLD_MEASUREMENTS.format(table=table)
+            gone += await self._rows(table, where, BATCH - gone, values)
         gone += await self._rows("rank_exits", _OLD_EXITS, BATCH - gone, values)
         return gone + await self._events(job_id, horizons, BATCH - gone)
 
@@ -301,7 +312,7 @@ _OLD_MEASUREMENTS = f"""
         SELECT generation, global_batch FROM (
             SELECT generation, global_batch, row_number() OVER (
                 PARTITION BY device_kind, slots, nodes, global_batch, local_batch, accumulation ORDER BY generation DESC
-            ) AS age FROM measurements WHERE job_id = :job
+            ) AS age FROM {{table}} WHERE job_id = :job
         ) AS by_age WHERE age > {_KEPT_OF_A_PLAN}
     )
 """  # noqa: S608

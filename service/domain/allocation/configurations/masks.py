@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headway.contract.values.devices import slots_by_kind
-from headway.contract.values.topology import level_number
+from headway.contract.values.topology import SLOW_LINK, level_number
 from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.configurations.shapes import offered
@@ -83,15 +83,19 @@ def measured_configurations(scope: RoundScope) -> MeasuredConfigurations:
     tried = np.zeros((len(scope.jobs), len(configurations.slots)), dtype=np.bool_)
     entries: list[tuple[float, ...]] = []
     for row, job in enumerate(scope.jobs):
-        for measurement in scope.snapshot.measurements.get(job.id, ()):
-            if not measurement.believable:
-                continue
+        own = [one for one in scope.snapshot.measurements.get(job.id, ()) if one.believable]
+        behind = {(one.device_kind, one.slots) for one in own if one.crossed == SLOW_LINK}
+        for measurement in own:
             same = columns_of_size(measurement.device_kind, measurement.slots, configurations)
             tried[row] |= same
             # Spread over more nodes or levels than the column has, the job was slower than it would be in the column.
             exact = same & (configurations.nodes == measurement.nodes)
             if configurations.crosses is not None:
-                exact &= configurations.crosses == level_number(measurement.crossed)
+                level = configurations.crosses == level_number(measurement.crossed)
+                if scope.holdings[job.id].size and (measurement.device_kind, measurement.slots) not in behind:
+                    # A mark alone changes no running job: it counts as it was until its steps there are measured.
+                    level |= configurations.crosses == level_number(SLOW_LINK)
+                exact &= level
             entries += (
                 (row, column, rate_of(measurement), batch_of(measurement), measurement.steps)
                 for column in np.flatnonzero(exact).tolist()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from headway.contract.values.listing import all_of
-from headway.contract.values.topology import LEVELS
+from headway.contract.values.topology import LABEL_LEVELS, LEVELS, SLOW_LINK, level_number
 from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.placement.placed_speed import level_of, placed_step_s
 from service.domain.jobs.job import Allocation
 
 _WORDS = {"nvlink": "NVLink domain", "rack": "rack", "zone": "zone"}
+_SLOW_LINK = level_number(SLOW_LINK)
 
 
 def crossing_text(round_: Round, row: int, column: int, allocation: Allocation) -> str:
@@ -23,13 +24,17 @@ def crossing_text(round_: Round, row: int, column: int, allocation: Allocation) 
     if len(nodes) < 2 or column < 0:
         return ""
     crossed = level_of(round_, allocation)
+    if crossed == _SLOW_LINK:
+        share = _share(round_, row, column, len(nodes), crossed)
+        cost = "" if share is None else f", {share:.2f} times as fast as without"
+        return f"across a slow link ({slow_links_of(round_, allocation)}){cost}"
     if crossed:
         word = _WORDS[LEVELS[crossed - 1]]
         names = sorted({node.labels.get(LEVELS[crossed - 1], "no name") for node in nodes})
         share = _share(round_, row, column, len(nodes), crossed)
         cost = "" if share is None else f": {share:.2f} times as fast as within one"
         return f"across {word}s {_listed(names)}{cost}"
-    shared = next((level for level in LEVELS if level in nodes[0].labels), None)
+    shared = next((level for level in LABEL_LEVELS if level in nodes[0].labels), None)
     if shared is None:
         return ""
     share = _share(round_, row, column, len(nodes), LEVELS.index(shared) + 1)
@@ -38,6 +43,12 @@ def crossing_text(round_: Round, row: int, column: int, allocation: Allocation) 
     )
     cost = f": across {_WORDS[shared]}s it would be {share:.2f} times as fast" if share and others else ""
     return f"within {_WORDS[shared]} {nodes[0].labels[shared]}{cost}"
+
+
+def slow_links_of(round_: Round, allocation: Allocation) -> str:
+    """Return what was measured of the slow links of an allocation's nodes."""
+    nodes = round_.snapshot.nodes
+    return _listed([nodes[node].slow_link for node in allocation if node in nodes and nodes[node].slow_link])
 
 
 def _listed(names: list[str]) -> str:

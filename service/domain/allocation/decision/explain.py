@@ -15,9 +15,10 @@ from headway.contract.values.depths import mean_depth
 from headway.contract.values.devices import slots_by_kind
 from headway.contract.values.listing import all_of
 from headway.contract.values.markets import pool_name
-from headway.contract.values.topology import level_name
+from headway.contract.values.topology import SLOW_LINK, level_name
 from headway.contract.views.jobs import Reason, SizeOption
 from service.domain.allocation.configurations.eligibility import Holding, is_left_over
+from service.domain.allocation.decision.crossing_texts import slow_links_of
 from service.domain.allocation.decision.deadline_texts import room_for_deadlines
 from service.domain.allocation.decision.growth_texts import gain_text, tried_text
 from service.domain.allocation.decision.heir_texts import heirs_text
@@ -229,8 +230,11 @@ def why_change(case: Case, current: Allocation, placement: Placement) -> ReasonT
         successor = snapshot.jobs.get(placement.makes_room_for)
         names = {node.id: node.name for node in snapshot.nodes.values()}
         heir = named([successor], case.job.spec.project) if successor else ""
-        closer = level_of(case.round, placement.allocation) < level_of(case.round, current)
-        text = describe_move(current, placement.allocation, heir=heir, node_names=names, closer=closer)
+        before, after = (level_of(case.round, one) for one in (current, placement.allocation))
+        aim = "to lie closer together" if after < before else ""
+        if aim and level_name(before) == SLOW_LINK:
+            aim = f"to leave a slow link ({slow_links_of(case.round, current)})"
+        text = describe_move(current, placement.allocation, heir=heir, node_names=names, aim=aim)
         return ReasonText(Reason.BETTER_ALLOCATION, text)
     barred = _barred(case)
     if barred is not None:

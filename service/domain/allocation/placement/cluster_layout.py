@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from statistics import median
 
 from headway.contract.agents import NodeState
-from headway.contract.values.topology import path_of
+from headway.contract.values.topology import SLOW_LINK, level_number, path_of
 from service.domain.allocation.configurations.eligibility import backs_off
 from service.domain.allocation.inputs.round import Round
 from service.domain.allocation.knapsack.problem import NOTHING
@@ -20,12 +21,16 @@ from service.domain.allocation.placement.placement import (
     could_stay,
     place_all,
 )
-from service.domain.cluster.snapshot import SlotKey, allocation_of
+from service.domain.cluster.snapshot import LEAST_STEPS, Measurement, SlotKey, allocation_of
 from service.domain.contention.costs import change_s
 from service.domain.contention.promises import slots_to_start_on
+from service.domain.jobs.job import Job, class_of
 
 HORIZON_S = 600.0
 """Time in seconds over which the speed of a placement is compared with the cost of the moves that it needs."""
+_SLOW_LINK = level_number(SLOW_LINK)
+_PROOF_SHARE = 0.9
+"""Share of a job's speed without a slow link below which its speed with it proves a loss, beyond chance."""
 _CIRCLE = 2.0
 """Cost factor of a move for a job that must release its slots before its next ones are free."""
 
@@ -76,6 +81,8 @@ def _gathered(
         if column == NOTHING or placement is None or placement.step is not PlacementStep.STAY:
             continue
         lost = 1 - placed_share(round_, row, column, placement.allocation)
+        if level_of(round_, placement.allocation) == _SLOW_LINK and not _proven_slow(round_, job):
+            continue
         if round_.estimates.known[row] and HORIZON_S * lost > _CIRCLE * change_s(job):
             gains[job.id] = lost * int(round_.columns.configurations.slots[column])
     if not gains:
@@ -86,6 +93,37 @@ def _gathered(
     others_stay = all(moved[job].step is one.step for job, one in placements.items() if job != mover)
     fits = moved[mover].step is PlacementStep.GO and moved[mover].allocation
     return moved if fits and after < before and others_stay else placements
+
+
+def _proven_slow(round_: Round, job: Job) -> bool:
+    """Return True if a job's steps behind a slow link took longer than its own without, or else than the median of its class.
+
+    Both were measured on several nodes with the same slots and batch.
+    """
+    snapshot = round_.snapshot
+    own = _counted(snapshot.measurements.get(job.id, ()))
+    behind = [one for one in own if one.crossed == SLOW_LINK]
+    for measured in (own, _counted(snapshot.class_measurements.get(class_of(job.spec), ()))):
+        pairs = [
+            (one, [other.samples_per_s for other in measured if _comparable(one, other)]) for one in behind
+        ]
+        shares = [one.samples_per_s / median(speeds) for one, speeds in pairs if speeds]
+        if shares:
+            return min(shares) < _PROOF_SHARE
+    return False
+
+
+def _counted(measurements: Sequence[Measurement]) -> list[Measurement]:
+    return [one for one in measurements if one.believable and one.steps >= LEAST_STEPS and one.nodes > 1]
+
+
+def _comparable(behind: Measurement, other: Measurement) -> bool:
+    """Return True if another measurement, of the same slots and batch, was made without a slow link."""
+    return other.crossed != SLOW_LINK and _size_of(other) == _size_of(behind)
+
+
+def _size_of(one: Measurement) -> tuple[str, int, int]:
+    return one.device_kind, one.slots, one.global_batch
 
 
 def _moves_slot_s(
@@ -183,7 +221,8 @@ def _pools(round_: Round, promised: Set[SlotKey]) -> dict[str, PoolSlots]:
     nodes = round_.snapshot.nodes.values()
     labelled = any(node.labels for node in nodes)
     paths = {node.id: path_of(node.labels) for node in nodes} if labelled else {}
+    slow = frozenset(node.id for node in nodes if node.slow_link)
     return {
-        pool: PoolSlots(free=allocation_of(keys), node_slots=shapes.node_slots, paths=paths)
+        pool: PoolSlots(free=allocation_of(keys), node_slots=shapes.node_slots, paths=paths, slow=slow)
         for (pool, keys), shapes in zip(free.items(), round_.columns.shapes, strict=True)
     }

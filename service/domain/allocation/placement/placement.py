@@ -26,6 +26,8 @@ class PoolSlots:
     free: Allocation
     node_slots: int
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    slow: Collection[str] = ()
+    """Nodes whose link is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,17 +144,17 @@ def could_stay(want: PlacementRequest) -> bool:
 
 
 def describe_move(
-    old: Allocation, new: Allocation, *, heir: str, node_names: Mapping[str, str], closer: bool = False
+    old: Allocation, new: Allocation, *, heir: str, node_names: Mapping[str, str], aim: str = ""
 ) -> str:
     """Return one sentence about a job that keeps its size but not its slots.
 
-    `heir` is the name of the job that takes the released slots, or empty. `closer` says that it then crosses
-    fewer topology levels.
+    `heir` is the name of the job that takes the released slots, or empty. `aim` says what the
+    job gains by its place, if anything.
     """
     left = ", ".join(node_names.get(node, node) for node in old if old[node] != new.get(node))
     entered = ", ".join(node_names.get(node, node) for node in new if new[node] != old.get(node))
     why = f" to make room for {heir}, which needs the slots together" if heir else " so that all jobs fit"
-    why = " to lie closer together" if closer and not heir else why
+    why = f" {aim}" if aim and not heir else why
     return f"moves from {left} to {entered}{why}"
 
 
@@ -200,7 +202,8 @@ def _place_kind(
     for want in holders:
         for node, slots in want.held.items():
             room[number[node]] += len(slots)
-    claims = [_claim(want, number, pool.node_slots) for want in here]
+    slow = {number[node] for node in pool.slow if node in number}
+    claims = [_claim(want, number, pool.node_slots, slow) for want in here]
     lay_out(claims, room, pool.node_slots, [paths.get(name, ()) for name in names] if paths else ())
     moves = {}
     laid: dict[str, dict[str, int]] = {}
@@ -213,14 +216,16 @@ def _place_kind(
     return moves
 
 
-def _claim(want: PlacementRequest, number: Mapping[str, int], node_slots: int) -> SlotDemand:
+def _claim(
+    want: PlacementRequest, number: Mapping[str, int], node_slots: int, slow: Collection[int]
+) -> SlotDemand:
     """Return the demand of a job with nodes as numbers. It excludes private slots, which concern no other job."""
     here = want.held_kind == want.kind
     own = {number[node]: len(slots) for node, slots in want.held.items() if slots} if here else {}
     slots = max(0, want.slots - size_of(want.private)) if here else want.slots
     stays = slots > 0 and slots == sum(own.values()) and not want.gathers
     unit = min(max(want.unit, 1), 1 << (node_slots.bit_length() - 1))
-    return SlotDemand(slots=slots, pieces=pieces_of(slots, node_slots, unit), own=own, stays=stays)
+    return SlotDemand(slots=slots, pieces=pieces_of(slots, node_slots, unit), own=own, stays=stays, slow=slow)
 
 
 def _first(allocation: Allocation, count: int) -> dict[str, list[int]]:

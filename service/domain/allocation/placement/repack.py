@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
@@ -20,7 +20,7 @@ class SlotDemand:
 
     `pieces` has the number of pieces of each power of two, from 1 on. `own` is what the job holds; `stays` is
     True if that is exactly what it is to get. `laid` is the result. It is empty if more was chosen than the
-    rows of `shapes` admit.
+    rows of `shapes` admit. `slow` are the nodes whose link is slow.
     """
 
     slots: int
@@ -28,6 +28,7 @@ class SlotDemand:
     own: Mapping[int, int]
     stays: bool
     laid: dict[int, int] = field(default_factory=dict)
+    slow: Collection[int] = ()
 
 
 @lru_cache(maxsize=1 << 16)
@@ -150,7 +151,7 @@ class PartialPlacement:
 
 def _shrunk(claim: SlotDemand) -> dict[int, int]:
     """Return the slots that a shrinking job keeps: on the fewest nodes, the last one the smallest that
-    suffices.
+    suffices, and none behind a slow link if the others are enough.
 
     The result is empty if these slots would not lie in the promised pieces.
     """
@@ -158,7 +159,9 @@ def _shrunk(claim: SlotDemand) -> dict[int, int]:
     if not 0 < claim.slots < sum(claim.own.values()):
         return layout
     rest = claim.slots
-    held = sorted(claim.own.items(), key=lambda one: (one[1], one[0]))
+    well = {node: slots for node, slots in claim.own.items() if node not in claim.slow}
+    own = well if sum(well.values()) >= rest else claim.own
+    held = sorted(own.items(), key=lambda one: (one[1], one[0]))
     while rest:
         node, slots = next((one for one in held if one[1] >= rest), held[-1])
         held.remove((node, slots))

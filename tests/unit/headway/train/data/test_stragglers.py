@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.train.data.stragglers import FEWEST_RANKS, WINDOW, StragglerWatch
@@ -49,6 +49,7 @@ def test_a_slow_rank_is_found_within_50_steps(seed: int, ranks: int, times: floa
 
 
 @given(SEEDS, st.integers(2, 24), st.floats(0.0, 0.5), st.floats(0.0, 0.3))
+@example(seed=2101, ranks=18, noise=0.5, share=0.25)
 def test_noise_and_single_long_steps_are_no_stragglers(
     seed: int, ranks: int, noise: float, share: float
 ) -> None:
@@ -60,6 +61,16 @@ def test_noise_and_single_long_steps_are_no_stragglers(
         ]
         watch.observe([8] * ranks, compute_s, ())
         assert not watch.changed
+
+
+@given(SEEDS, st.integers(6, 24), st.floats(3.0, 20.0))
+def test_a_slow_rank_is_found_although_long_steps_are_frequent(seed: int, ranks: int, times: float) -> None:
+    """One of ten steps of each rank takes ten times as long, and the slow rank is slow in all of them."""
+    dice, watch = random.Random(seed), StragglerWatch()
+    for _ in range(WITHIN):
+        own = [0.1 * (10.0 if dice.random() < 0.1 else 1.0) for _ in range(ranks - 1)]
+        watch.observe([8] * ranks, [0.1 * times * max(1.0, dice.lognormvariate(0.0, 0.3)), *own], ())
+    assert [rank for rank, one in enumerate(watch.take()) if one] == [0]
 
 
 @given(SEEDS, st.integers(3, 12))

@@ -16,8 +16,8 @@ from service.domain.perf.observations import Observations
 from service.domain.perf.throughput import ThroughputModel, prior, step_time
 from service.domain.shared.arrays import FloatArray, IntArray
 
-NONE, NVLINK, RACK, ZONE = range(len(LEVELS) + 1)
-TRUE = (1.0, 1.5, 2.5, 4.0)
+NONE, NVLINK, RACK, ZONE, LINK = range(len(LEVELS) + 1)
+TRUE = (1.0, 1.5, 2.5, 4.0, 8.0)
 """True factors of synchronisation within a group and across each level."""
 
 
@@ -98,7 +98,7 @@ def test_a_job_that_only_ever_crossed_a_level_is_predicted_there_as_measured() -
 
 
 def test_a_class_is_the_prior_of_its_jobs() -> None:
-    of_class = np.array([[1.5, 3.0, 5.0]])
+    of_class = np.array([[1.5, 3.0, 5.0, 9.0]])
     few, levels = observed([(1, NONE)])
     models, reach = fit_with_levels(few, levels, 1, truth(), of_class)
     assert reach is of_class
@@ -108,7 +108,7 @@ def test_a_class_is_the_prior_of_its_jobs() -> None:
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.integers(NONE, ZONE), st.floats(0.2, 5.0)),
+        st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.integers(NONE, LINK), st.floats(0.2, 5.0)),
         min_size=1,
         max_size=6,
     )
