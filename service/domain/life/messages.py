@@ -18,6 +18,7 @@ from headway.contract.runtime import (
     Ready,
     Restored,
     Switched,
+    GRADIENTS_LOST,
     Warned,
 )
 from headway.contract.views.jobs import JobProgress, JobState, Reason
@@ -163,7 +164,10 @@ def _with_warning(life: Life, message: Warned) -> Life:
     progress = life.job.progress
     if message.text in progress.warnings or len(progress.warnings) >= MAX_WARNINGS:
         return life
-    progress = progress.model_copy(update={"warnings": [*progress.warnings, message.text]})
+    lost = progress.gradients_lost or message.code == GRADIENTS_LOST
+    progress = progress.model_copy(
+        update={"warnings": [*progress.warnings, message.text], "gradients_lost": lost}
+    )
     life = life.with_job(replace(life.job, progress=progress)).having(RefreshPages())
     return life.noted("warning", message=message.text, data={"code": message.code})
 
