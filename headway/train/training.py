@@ -12,7 +12,14 @@ from headway.preemption import StopRequest
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
 from headway.train.data.batching import Batching
-from headway.train.data.boundary import ACCUMULATE, Agreement, Boundary, BoundaryRequest, Statement
+from headway.train.data.boundary import (
+    ACCUMULATE,
+    Agreement,
+    Boundary,
+    BoundaryRequest,
+    NewRankApart,
+    Statement,
+)
 from headway.train.data.goal import TrainingGoal
 from headway.train.data.ledger import Ledger, LedgerOf
 from headway.train.data.position import Position, Split, Step
@@ -72,6 +79,9 @@ class Training:
         self.in_step: tuple[float, Position] | None = None
         self.left_alone: LoopLeft | None = None
         self._left_batch: Position | None = None
+        self._without_repeat = (
+            False  # the next loss is that of a new rank, after a batch that counts on all ranks
+        )
         self.gradients, self.values = gradients, values
         self._replica, self._team, self._mailbox = replica, team, mailbox
         self._stop, self._changes, self._saver = stop, changes, saver
@@ -287,8 +297,12 @@ class Training:
         """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""
         whole = self.gradients.stepped or self.gradients.intact
         self._agreement = None
-        with suppress(PeersLost):
+        try:
             self._agreement = self._at_boundary.agree(len(step.batch))
+        except NewRankApart:
+            self._without_repeat = whole
+        except PeersLost:
+            pass
         if whole:
             # A complete gradient contains every rank's samples, even if their statements did not arrive.
             trained = self._agreement.ledger if self._agreement is not None else ledger_of(step.batch)
@@ -338,7 +352,8 @@ class Training:
                 self.values.share(self.peers)
                 self.place = self._reading.collect(self.peers, self.place)
             self._audit.at_boundary(self.peers, stepped=self.gradients.stepped, state_is_used=used)
-        except PeersLost:
+        except PeersLost as loss:
+            self._without_repeat = isinstance(loss, NewRankApart)
             self._change_members(None, lost=True)
             return
         if agreement.request is BoundaryRequest.STOP:
@@ -434,8 +449,9 @@ class Training:
             with suppress(PeersLost):
                 refuse_left(store, self.place.steps)
                 refuse_left_batch(store)
-        if lost:
+        if lost and not self._without_repeat:
             self._refuse_repeat()
+        self._without_repeat = False
         self._changes.begin(None if lost else order)
         self._boundary = None
         self.pace.restart()

@@ -48,7 +48,7 @@ class Gradients:
     `min_depth` is the smallest share of the layers that a rank back-propagates through; None: each goes through all.
     """
 
-    def __init__(self, model: nn.Module, *, device: torch.device, min_depth: float | None = None) -> None:
+    def __init__(self, model: nn.Module, *, device: torch.device, min_depth: float | None = None) -> None:  # noqa: PLR0915  # one line for each field
         self.accumulating = False
         """True if the global batch continues after this micro-batch, so that no optimizer step is due."""
         self.stepped = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterator
+from itertools import pairwise
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -72,7 +73,7 @@ class StrayModules:
                 looks = []
                 self._seen[id(module)] = weakref.ref(module), looks
             looks.append(_print_of(strays))
-            if len(looks) == _LOOKS and all(a != b for a, b in zip(looks, looks[1:], strict=False)):
+            if len(looks) == _LOOKS and all(a != b for a, b in pairwise(looks)):
                 return name, module
         return None
 

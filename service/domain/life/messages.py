@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from headway.contract.runtime import (
+    GRADIENTS_LOST,
     BatchChanged,
     CannotMeet,
     CheckpointFailed,
@@ -18,7 +19,6 @@ from headway.contract.runtime import (
     Ready,
     Restored,
     Switched,
-    GRADIENTS_LOST,
     Warned,
 )
 from headway.contract.views.jobs import JobProgress, JobState, Reason
