@@ -76,6 +76,10 @@ KILLED_FOR_MEMORY = "The kernel killed this rank: there was no memory left"
 CANNOT_REACH = "cannot reach"  # in the error of a rank without a connection: HOST cannot reach HOST:PORT
 REPLICAS_DIFFER = "REPLICAS_DIFFER: "
 """Beginning of the line by which each rank says what differs between ranks that must be equal; it leaves with `EXIT_RETRY`."""
+GRADIENTS_LOST = "GRADIENTS_LOST"
+"""Code of a warning about samples that count as trained, and whose gradients were lost."""
+STATE_NOT_PREPARED = "STATE_NOT_PREPARED"
+"""Code of a warning about a module that changes in training, and was not given to `prepare`."""
 PEER_LOST = "a peer was lost"
 """Beginning of the line by which a rank says that it leaves with `EXIT_RETRY` because another one has ended."""
 STACKS_SIGNAL = signal.SIGURG
@@ -342,7 +346,8 @@ class StandsStill(Envelope):
 class Warned(Envelope):
     """A fact by which the result may differ from that of an undisturbed run: `text` says what happened, and what to do.
 
-    Several ranks may send it with the same `text`; the service records it once.
+    Several ranks may send it with the same `text`; the service records it once. `code` is `GRADIENTS_LOST` or
+    `STATE_NOT_PREPARED`.
     """
 
     TYPE: ClassVar[str] = "warned"

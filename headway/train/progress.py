@@ -54,17 +54,21 @@ class StepProgress:
         """
         self._stepped = self._gradients.stepped
         self._gradients.carried.batch_ended(
-            stepped=self._stepped, holds_gradients=not self._stepped and self._gradients.held
+            stepped=self._stepped or self._gradients.asked_to_step,
+            holds_gradients=not self._stepped and self._gradients.held,
         )
         if not (self._stepped or self._named) and self._batching.split.rank == 0 and not self._is_scaled:
             self._named = True
             warn(
                 f"the batch at sample {place.position.samples} of epoch {place.position.epoch} ended without "
                 "optimizer.step(); its samples count as trained, and changes of size and checkpoints wait for the next step, but "
-                f"the loss of a rank loses gradients that the script accumulates over batches: {ACCUMULATE}"
+                f"the loss of a rank returns the job to its last checkpoint: {ACCUMULATE}"
             )
         efficiency = self.efficiency if agreement is None else agreement.efficiency
-        return self.show(self._after(place, step, trained, efficiency))
+        after = self._after(place, step, trained, efficiency)
+        if self._gradients.carried.proven and not after.accumulates:
+            after = replace(after, accumulates=True)
+        return self.show(after)
 
     def with_noise(self, place: Place) -> Place:
         """Return the position with the present estimate of the gradient noise, which checkpoints keep."""

@@ -7,12 +7,19 @@ from contextlib import suppress
 from typing import NoReturn
 
 from headway.contract.orders import Order
-from headway.contract.runtime import PEER_LOST, Ready, Warned
+from headway.contract.runtime import GRADIENTS_LOST, PEER_LOST, STATE_NOT_PREPARED, Ready, Warned
 from headway.preemption import StopRequest
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
 from headway.train.data.batching import Batching
-from headway.train.data.boundary import ACCUMULATE, Agreement, Boundary, BoundaryRequest, Statement
+from headway.train.data.boundary import (
+    ACCUMULATE,
+    Agreement,
+    Boundary,
+    BoundaryRequest,
+    NewRankApart,
+    Statement,
+)
 from headway.train.data.goal import TrainingGoal
 from headway.train.data.ledger import Ledger, LedgerOf
 from headway.train.data.position import Position, Split, Step
@@ -37,6 +44,7 @@ from headway.train.membership.team import Team
 from headway.train.progress import StepProgress
 from headway.train.reporting import Reporter
 from headway.train.state.audit import ReplicaAudit
+from headway.train.state.strays import StrayModules
 from headway.train.state.sync import StateSync, leave_for_retry
 from headway.train.streaming import Reading
 
@@ -71,10 +79,13 @@ class Training:
         self.in_step: tuple[float, Position] | None = None
         self.left_alone: LoopLeft | None = None
         self._left_batch: Position | None = None
+        self._without_repeat = (
+            False  # the next loss is that of a new rank, after a batch that counts on all ranks
+        )
         self.gradients, self.values = gradients, values
         self._replica, self._team, self._mailbox = replica, team, mailbox
         self._stop, self._changes, self._saver = stop, changes, saver
-        self._state_sync, self._audit = state_sync, audit
+        self._state_sync, self._audit, self._strays = state_sync, audit, StrayModules(replica)
         self._departure = Departure(replica, team, saver, mailbox, state_sync, changes)
         self._reporter = Reporter(mailbox)
         self.pace = self._reporter.pace
@@ -176,6 +187,10 @@ class Training:
         """
         committed = self._commit(step, ledger_of)
         self.in_step = None
+        if self.gradients.carried.counted_twice:
+            self._return_to_checkpoint()
+        if committed and self._team.rank == 0:
+            self._say(STATE_NOT_PREPARED, self._strays.after_step())
         if committed and self._agreement is not None:
             self._rebalance(step, self._agreement)
             self._carry_out(self._agreement)
@@ -282,8 +297,12 @@ class Training:
         """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""
         whole = self.gradients.stepped or self.gradients.intact
         self._agreement = None
-        with suppress(PeersLost):
+        try:
             self._agreement = self._at_boundary.agree(len(step.batch))
+        except NewRankApart:
+            self._without_repeat = whole
+        except PeersLost:
+            pass
         if whole:
             # A complete gradient contains every rank's samples, even if their statements did not arrive.
             trained = self._agreement.ledger if self._agreement is not None else ledger_of(step.batch)
@@ -333,7 +352,8 @@ class Training:
                 self.values.share(self.peers)
                 self.place = self._reading.collect(self.peers, self.place)
             self._audit.at_boundary(self.peers, stepped=self.gradients.stepped, state_is_used=used)
-        except PeersLost:
+        except PeersLost as loss:
+            self._without_repeat = isinstance(loss, NewRankApart)
             self._change_members(None, lost=True)
             return
         if agreement.request is BoundaryRequest.STOP:
@@ -355,24 +375,42 @@ class Training:
         mine = self.gradients.carried.wait(time.monotonic(), stops=stops)
         return max(answer for (answer,) in self.peers.gather(mine)) == Wait.FOR_STEP
 
-    def _drop_carried(self, *, repeats: bool) -> str | None:
-        """Drop the gradients that the script carries over batches, and return what is to be said; None without any.
+    def _refuse_repeat(self) -> None:
+        """End the process with a request for a restart if a batch cannot be repeated after a loss, because the script counts it.
 
-        `repeats`: a peer was lost, so the script's own counter may count the present batch twice.
+        The survivors would lose the gradients of the batches since the script's own step, and its counter would count the
+        present batch twice. A checkpoint waits for that step, so all samples since it are trained again.
         """
-        known, lost = self.gradients.carried.known, self.gradients.carried.dropped()
-        if not self._state_sync.has_state or not (lost or (known and repeats)):
-            return None
-        twice = ", and its own counter may count the repeated batch twice" if repeats else ""
-        return (
-            f"the gradients of {lost} batches before sample {self.place.samples:,} are lost: the script accumulates over batches "
-            f"by itself{twice}, so the result differs from that of an undisturbed run; {ACCUMULATE}, which loses none"
+        if not self._state_sync.has_state or self.finished:
+            return
+        if self.gradients.carried.batches or self.gradients.carried.proven or self.place.accumulates:
+            self._return_to_checkpoint()
+        self.gradients.carried.repeat()
+
+    def _return_to_checkpoint(self) -> NoReturn:
+        if self._saver.group is not None and self._team.peers is not None:
+            self._team.peers.abort()  # a checkpoint in progress waits for the lost peer
+        self._saver.finish()  # it is of the script's own step
+        leave_for_retry(
+            f"{PEER_LOST}, and the script accumulates gradients over batches by itself: all samples since its last checkpoint "
+            f"are trained again, so that each counts; {ACCUMULATE}, with which a loss costs one step at most"
         )
 
-    def _warn_of_lost(self, text: str | None) -> None:
+    def _drop_carried(self) -> str | None:
+        """Drop the gradients that the script carries over batches, and return what is to be said; None without any."""
+        lost = self.gradients.carried.dropped()
+        if not lost or not self._state_sync.has_state or self.finished:
+            return None
+        return (
+            f"the gradients of {lost} batches before sample {self.place.samples:,} are lost: the script accumulates over batches "
+            f"by itself, and took no step in time, so the result differs from that of an undisturbed run; {ACCUMULATE}, which "
+            "loses none"
+        )
+
+    def _say(self, code: str, text: str | None) -> None:
         if text is not None:
             warn(text)
-            self._mailbox.send(Warned, code="GRADIENTS_LOST", text=text)
+            self._mailbox.send(Warned, code=code, text=text)
 
     @property
     def _saves(self) -> bool:
@@ -411,10 +449,13 @@ class Training:
             with suppress(PeersLost):
                 refuse_left(store, self.place.steps)
                 refuse_left_batch(store)
+        if lost and not self._without_repeat:
+            self._refuse_repeat()
+        self._without_repeat = False
         self._changes.begin(None if lost else order)
         self._boundary = None
         self.pace.restart()
-        batch, unsaid = self.split.global_batch, self._drop_carried(repeats=lost)
+        batch, unsaid = self.split.global_batch, self._drop_carried()
         self.gradients.detach()
         if self.gradients.stepped_incomplete:
             self._state_sync.has_state = self.gradients.stepped_incomplete = False
@@ -439,7 +480,7 @@ class Training:
                 self._team.abort()
                 order, after = None, following.generation
         self._resume(peers, batch)
-        self._warn_of_lost(unsaid)
+        self._say(GRADIENTS_LOST, unsaid)
         self._changes.complete(lost=following.lost)
 
     def _meet(self, order: Order) -> Peers:
@@ -481,5 +522,5 @@ class Training:
     def _leave_on_request(self) -> NoReturn:
         if self._state_sync.has_state:
             self._report()
-            self._warn_of_lost(self._drop_carried(repeats=False))
+            self._say(GRADIENTS_LOST, self._drop_carried())
         self._departure.on_request(self.place, saves=self._saves)

@@ -1,9 +1,8 @@
-"""A script that accumulates by its own counter, behind the service: its changes of size cost nothing, and a loss is said."""
+"""A script that accumulates by its own counter, behind the service: neither changes of size nor a loss cost a gradient."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -17,9 +16,7 @@ WHOLE = 100.0
 
 
 @pytest.mark.slow
-def test_resizes_and_a_pause_lose_no_gradient_and_a_loss_is_shown(
-    cluster: Cluster, name: str, tmp_path: Path
-) -> None:
+def test_resizes_a_pause_and_a_loss_lose_no_gradient(cluster: Cluster, name: str, tmp_path: Path) -> None:
     client, result = cluster.client, tmp_path / "weight"
     spec = {
         "name": name,
@@ -48,16 +45,12 @@ def test_resizes_and_a_pause_lose_no_gradient_and_a_loss_is_shown(
 
     ranks = living_ranks(cluster.stack.data, job)
     os.kill(ranks[max(ranks)], signal.SIGKILL)
-    cluster.until(lambda: any(one.kind == "lose" for one in client.events(job)), "the loss")
+    cluster.until(lambda: any(one.kind == "recover" for one in client.events(job)), "the loss")
     (tmp_path / "hurry").touch()
     done = cluster.ended(job)
 
-    (said,) = [one for one in client.events(job) if one.kind == "warning"]
-    assert said.data["code"] == "GRADIENTS_LOST"
-    (lost,) = [int(one) for one in re.findall(r"gradients of (\d+) batches", said.message)]
-    weight = float(result.read_text(encoding="utf-8"))
-    # The batch during which the rank was lost may have been repeated, and counted twice by the script.
-    assert WHOLE - (lost + 1) / 7 - 1e-2 <= weight <= WHOLE - lost / 7 + 1e-2
-    assert done.progress.warnings == [said.message]
-    shown = cluster.headway("describe", name).stdout
-    assert "use max_local_batch" in " ".join(shown.split())
+    (said,) = [one.message for one in client.events(job) if one.kind == "recover"]
+    assert (done.state, done.progress.warnings) == (JobState.SUCCEEDED, [])
+    assert float(result.read_text(encoding="utf-8")) == WHOLE
+    assert "the script accumulates gradients over batches by itself" in said
+    assert "goes on from the checkpoint at" in said

@@ -222,3 +222,9 @@ def test_ranks_that_disagree_on_stepping_stop_with_the_reason(job: Callable[...,
     assert 1 in codes(trained), trained.output()
     assert "the ranks disagree on stepping" in trained.output()
     assert "use max_local_batch" in trained.output()
+
+
+def test_rank_that_breaks_alone_in_a_loop_by_steps_ends_all_with_its_number(job: Callable[..., Job]) -> None:
+    trained = job("breaks.py").run(2)
+    assert 1 in codes(trained), trained.output()
+    assert "rank 1 did not; have every rank step in every step, without a break" in trained.output()

@@ -1,4 +1,4 @@
-"""Scripts that accumulate gradients over batches by their own counter: changes wait for their step, and losses are said."""
+"""Scripts that accumulate gradients over batches by their own counter: changes wait for their step, and a loss goes back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.contract.runtime import Checkpointed, Warned
+from headway.contract.runtime import EXIT_RETRY, Checkpointed, Warned
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 from tests.elastic.test_live import lose
@@ -45,21 +45,34 @@ def test_growth_and_shrink_within_an_accumulation_wait_for_its_step(accumulating
 
 
 @pytest.mark.slow
-def test_loss_within_an_accumulation_is_told_with_the_batches_that_it_cost(accumulating: Live) -> None:
+@pytest.mark.parametrize("begun", [1, 7, 10, 14])
+def test_loss_returns_to_the_last_checkpoint_so_that_each_batch_counts_once(
+    accumulating: Live, begun: int
+) -> None:
     live = accumulating
-    live.start(2, steps=10)
+    live.start(2, steps=begun)
     live.wait_until_held()
     live.give(lose(live, live.members[1]))
     live.allow_all()
-    assert live.wait() == [0], live.output()
-    (told,) = live.messages(Warned)
-    assert told.code == "GRADIENTS_LOST"
-    lost = int(re.findall(r"gradients of (\d+) batches", told.text)[0])
-    (weight,) = weights(live)
-    assert lost > 0
-    # The script has counted the repeated batch twice, so its last batch comes without a step.
-    assert weight == pytest.approx(WHOLE - (lost + 1) / EVERY, abs=1e-3)
-    assert "use max_local_batch" in told.text
+    assert live.wait() == [EXIT_RETRY], live.output()
+    again = live.job.run(1, generation=9)
+    assert re.findall(r"weight (\S+)", again.output()) == [f"{WHOLE:.4f}"]
+    assert not live.messages(Warned)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [2, 7])
+def test_batch_repeated_before_the_script_is_known_to_accumulate_returns_once_it_is(
+    job: Callable[..., Job], every: int
+) -> None:
+    live = Live(job("accumulating.py", "--every", every, "--batches", BATCHES))
+    live.start(2, steps=0)
+    live.wait_until_held()
+    live.give(lose(live, live.members[1]))
+    live.allow_all()
+    assert live.wait() == [EXIT_RETRY], live.output()
+    again = live.job.run(1, generation=9)
+    assert re.findall(r"weight (\S+)", again.output()) == [f"{BATCHES / every:.4f}"]
 
 
 @pytest.mark.slow

@@ -347,16 +347,21 @@ def _checkpoint(done: JobProgress) -> str:
 def _epochs(done: JobProgress) -> str:
     if done.draws:
         used = f"used {done.samples:,} exactly once" if done.epochs_exact else "audited at the end"
+        if done.gradients_lost:
+            used = "some were used in no step (see the warning)"
         return f"none: random draws, the same at any size; {used}"
     if done.shards is not None:
         return f"none: a stream, {done.shards:,} shards read to the end; {_promise(done)}"
     if not done.epochs_audited:
         return "none complete"
-    return f"{done.epochs_exact} of {done.epochs_audited} complete ones saw every sample exactly once"
+    saw = f"{done.epochs_exact} of {done.epochs_audited} complete ones saw every sample exactly once"
+    return f"{saw}{', but gradients were lost (see the warning)' if done.gradients_lost else ''}"
 
 
 def _promise(done: JobProgress) -> str:
     """Return how often the samples of a stream were used, which an audit at the end of training confirms."""
+    if done.gradients_lost:
+        return "the gradients of some samples were lost (see the warning)"
     audited = "audited" if done.epochs_exact else "audited at the end"
     if not done.repeated_shards:
         return f"each sample exactly once, {audited}"

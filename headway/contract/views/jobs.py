@@ -133,6 +133,8 @@ class JobProgress(WorkProgress):
     slow_ranks: list[SlowRank] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     """Facts by which the result may differ from that of an undisturbed run, oldest first; the first 16 of them."""
+    gradients_lost: bool = False
+    """True if samples count as trained whose gradients were lost; a warning says which."""
     standstill: Standstill | None = None
     """The last standstill of ranks that wait for each other, until a step of its generation; None while training steps."""
     lingering: Lingering | None = None

@@ -104,6 +104,8 @@ class Place:
     """`reference_steps` before the last step."""
     stream: StreamPosition | None = None
     """Shards of a stream that ranks read; None for other data."""
+    accumulates: bool = False
+    """True if the script carries gradients over batches until its own optimizer step."""
 
     @property
     def samples(self) -> int:
@@ -323,6 +325,7 @@ class Replica:
             noise=place.get("noise"),
             steps_before=place.get("steps_before", 0.0),
             stream=position_from(stream) if (stream := place.get("stream")) else None,
+            accumulates=place.get("accumulates", False),
         )
 
     @property

@@ -18,6 +18,10 @@ from headway.train.membership.peers import NoPeers, Peers, Pending
 ACCUMULATE = "use max_local_batch (batch.max_local) to accumulate"
 
 
+class NewRankApart(PeersLost):
+    """Raised on the ranks that go on without a new one, which has taken their last batch with them but counts another way."""
+
+
 class BoundaryRequest(IntEnum):
     """A rank's request for the next boundary. If ranks differ, the highest value wins."""
 
@@ -204,15 +208,16 @@ def refuse_unequal_steps(stepped: Sequence[bool], rank: int, joined: Collection[
     with an error, so that the others go on without them.
 
     Raises:
-        PeersLost: this rank has stepped as those did that are not new, and a new one has not.
+        NewRankApart: this rank has stepped as those did that are not new, and a new one has not.
         RuntimeError: this rank is to end.
     """
     usual = {one for number, one in enumerate(stepped) if number not in joined}
     if len(set(stepped)) > 1:
         if joined and usual == {stepped[rank]}:
-            raise PeersLost("a new rank steps its optimizer in other steps")
+            raise NewRankApart("a new rank steps its optimizer in other steps")
         which = ", ".join(str(rank) for rank, one in enumerate(stepped) if not one)
         raise RuntimeError(
             "the ranks disagree on stepping, so their models differ: in the last step some called optimizer.step(), and "
-            f"rank {which} did not; have every rank step in every step, and {ACCUMULATE}"
+            f"rank {which} did not; have every rank step in every step, without a break or continue before optimizer.step() that "
+            f"only some of them reach, and {ACCUMULATE}"
         )

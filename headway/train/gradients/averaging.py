@@ -48,11 +48,13 @@ class Gradients:
     `min_depth` is the smallest share of the layers that a rank back-propagates through; None: each goes through all.
     """
 
-    def __init__(self, model: nn.Module, *, device: torch.device, min_depth: float | None = None) -> None:
+    def __init__(self, model: nn.Module, *, device: torch.device, min_depth: float | None = None) -> None:  # noqa: PLR0915  # one line for each field
         self.accumulating = False
         """True if the global batch continues after this micro-batch, so that no optimizer step is due."""
         self.stepped = False
         """True if an optimizer step was taken for the current global batch."""
+        self.asked_to_step = False
+        """True if a scaler was asked for a step, which it skips if the gradient overflows."""
         self.steps_now = False
         """True within the step of an optimizer."""
         self.broken = False
@@ -182,7 +184,7 @@ class Gradients:
             self.trainable.list_again()
         self._refuse_changed_layers()
         if first:
-            self.stepped = self.broken = self.without_results = False
+            self.stepped = self.asked_to_step = self.broken = self.without_results = False
             self.batch_number += 1
             self._fresh = True
             self.meter.begin(samples)

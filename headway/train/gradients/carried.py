@@ -10,6 +10,9 @@ _LONGEST_WAIT_OF_STOP_S = 10.0
 _UNKNOWN_RHYTHM = 64
 """Batches without a step after which nothing waits any more, while the script has not yet stepped after several of them."""
 
+_STEPS_OF_EVERY_BATCH = 2
+"""Successive batches with a step each that show a script that carries nothing. A batch that was counted twice may end with one."""
+
 
 class Wait(IntEnum):
     """A rank's answer to the question whether a change waits for the script's own step. The highest of all ranks counts."""
@@ -25,6 +28,8 @@ class CarriedGradients:
     def __init__(self) -> None:
         self.batches = 0
         """Batches that ended without a step, or without `zero_grad` since."""
+        self._repeated = 0
+        self._uses_carried = False  # in the present batch
         self._longest = 0
         self._waits_since_s: float | None = None
 
@@ -32,18 +37,35 @@ class CarriedGradients:
         """Note that the script has discarded the gradients of the batches before the present one."""
         self.batches = 0
 
+    def used(self) -> None:
+        """Note that the optimizer uses the carried gradients in the present batch, after which the script may zero them."""
+        self._uses_carried = self._uses_carried or self.batches > 0
+        self._longest = max(self._longest, self.batches)
+        self.batches, self._waits_since_s = 0, None
+
     def batch_ended(self, *, stepped: bool, holds_gradients: bool) -> None:
         """Note the end of a batch: `stepped` if the optimizer used its gradients, and those carried before."""
         if stepped:
-            self._longest = max(self._longest, self.batches)
-            self.batches, self._waits_since_s = 0, None
+            self.used()
+            if not self._uses_carried:
+                self._repeated = max(0, self._repeated - 1)
+            self._uses_carried = False
         elif holds_gradients:
             self.batches += 1
 
     @property
-    def known(self) -> bool:
-        """True if the script has carried gradients over batches."""
-        return bool(self._longest or self.batches)
+    def proven(self) -> bool:
+        """True if the optimizer has used gradients of several batches. One that merely skips a batch zeroes before its next."""
+        return self._longest > 0
+
+    def repeat(self) -> None:
+        """Note that the script sees a batch again because a peer was lost, before it is known to carry gradients."""
+        self._repeated = _STEPS_OF_EVERY_BATCH
+
+    @property
+    def counted_twice(self) -> bool:
+        """True if the script turns out to count batches, and has counted one twice that `repeat` noted."""
+        return bool(self._repeated) and self.proven
 
     def dropped(self) -> int:
         """Return the number of batches whose gradients are discarded now."""

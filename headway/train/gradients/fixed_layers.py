@@ -24,6 +24,9 @@ class FixedLayers:
         self._modules = [one for _, one in named]
         self._children = [dict(one) for one in map(_CHILDREN, self._modules)]
         self._parameters = [dict(one) for one in map(_PARAMETERS, self._modules)]
+        # Views stay up to date. Only a rename keeps their values, and it is not looked for.
+        dicts = [*map(_CHILDREN, self._modules), *map(_PARAMETERS, self._modules)]
+        self._views = [one.values() for one in dicts]
         self._known = self._contents()
 
     def refuse_changes(self) -> None:
@@ -43,9 +46,8 @@ class FixedLayers:
         self._known = found
 
     def _contents(self) -> list[object]:
-        """Return the present names and values of the children and parameters of each module."""
-        dicts = [*map(_CHILDREN, self._modules), *map(_PARAMETERS, self._modules)]
-        return [*chain.from_iterable(dicts), *chain.from_iterable(one.values() for one in dicts)]
+        """Return the present children and parameters of each module."""
+        return [*chain.from_iterable(self._views)]
 
     def _changed(self) -> str:
         """Return a text for the first change; empty without one."""

@@ -34,6 +34,7 @@ class ScalerOncePerBatch:
             return optimizer.step()  # which it skips, so that its `zero_grad` keeps the gradient
         if not self._gradients.intact:
             return None
+        self._gradients.asked_to_step = True
         return self._scaler.step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: Any = None) -> None:

@@ -78,6 +78,7 @@ def step_once_per_batch(optimizer: Any, gradients: Gradients, skipped: SkippedSt
         gradients.stepped_incomplete = gradients.stepped_incomplete or gradients.broken
         skipped_in[0] = 0
         gradients.stepped = True
+        gradients.carried.used()
         return result
 
     @functools.wraps(zero_grad)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 
 from headway.train.gradients.layers import Layers
 
+_TRAINS = attrgetter("requires_grad")
 _NAMED = 3
 """Number of parameters that a message names."""
 _IS_SET = 1 << 32
@@ -48,6 +49,7 @@ class TrainableSet:
         self._flags: list[bool] = []
         self._known: list[tuple[nn.Parameter, bool]] = []
         self._places: list[int] = []
+        self._plain: list[nn.Parameter] = []
         self._nodes: list[Any] = []
         self.follow()
 
@@ -60,13 +62,15 @@ class TrainableSet:
         """List the parameters of the model again, of which the script may have added or replaced some."""
         if (present := self._layers.look()) != self._listed:
             self._listed, self.all = present, list(self._model.parameters())
+            self._plain = [one for one in self.all if type(one) is nn.Parameter]
 
     def follow(self) -> bool:
         """Look at the parameters again, and return True if others train than before."""
         self.list_again()
-        flags = [one.requires_grad for one in self.all]
+        # In each step, so without Python code for each parameter.
+        flags = list(map(_TRAINS, self.all))
         # Only a parameter whose values are elsewhere may have another node.
-        places = [one.data_ptr() if type(one) is nn.Parameter else 0 for one in self.all]
+        places = list(map(torch.Tensor.data_ptr, self._plain))
         if self._listed == self._followed and flags == self._flags and places == self._places:
             return False
         self._followed, self._flags, self._places = self._listed, flags, places

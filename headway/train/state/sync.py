@@ -43,7 +43,7 @@ Its value is the time at which training paused.
 """
 _NO_CHECKPOINT = -1
 """Number that ranks exchange in place of a generation; 0 is that of a checkpoint of another job."""
-_COUNTED = ("excess", "extra_steps", "steps_before", "stream")
+_COUNTED = ("excess", "extra_steps", "steps_before", "stream", "accumulates")
 """Parts of the progress in which ranks at one position may differ."""
 
 

@@ -56,6 +56,8 @@ class Head:
     tone: str
     reason: str
     outlook: Outlook
+    warnings: tuple[str, ...]
+    """Facts by which the result may differ from that of an undisturbed run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
             tone=tone_of_job(job.state),
             reason=job.reason,
             outlook=outlook_of(job, views.present, forecast),
+            warnings=tuple(job.progress.warnings),
         ),
         facts=_facts(job, forecast) if begun else _facts_before(job),
         actions=_actions(job, may_control=may_control),
@@ -328,6 +331,8 @@ def _limits(explanation: ExplanationView) -> tuple[str, ...]:
 def _audit(done: JobProgress) -> Fact:
     """Return the result of the audits: of epochs, or of data without epochs at the end of training."""
     exact = f"{done.epochs_exact} of {done.epochs_audited}" if done.epochs_audited else NONE
+    if done.gradients_lost:
+        return Fact("Samples in a step exactly once", "no", f"read: {exact} audits, but gradients were lost")
     if done.draws:
         return Fact("Random draws used exactly once", exact, "audited at the end")
     if done.shards is None:

@@ -24,6 +24,7 @@ from service.domain.jobs.tracebacks import (
     never_met,
     traceback_in,
     what_differs,
+    why_retry,
 )
 
 _TEARDOWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGSEGV})
@@ -168,7 +169,9 @@ def _verdict(ending: Ending, exit_: RankExit, *, uploaded: bool) -> EndVerdict:
         return EndVerdict(ending, Reason.START_FAILED, f"could not be started: {exit_.start_error}{hint}")
     how = how_it_ended(exit_)
     if ending is Ending.INFRASTRUCTURE and exit_.exit_code == EXIT_RETRY:
-        return EndVerdict(ending, Reason.RETRY_REQUESTED, f"rank {exit_.rank} asked to be started again")
+        why = why_retry(exit_.log_tail)
+        text = f"rank {exit_.rank} asked to be started again{f': {why}' if why else ''}"
+        return EndVerdict(ending, Reason.RETRY_REQUESTED, text)
     if ending is Ending.INFRASTRUCTURE:
         return EndVerdict(ending, reason_of_loss(exit_), f"rank {exit_.rank} {how}")
     reason = Reason.OUT_OF_MEMORY if ran_out_of_memory(exit_) else Reason.USER_ERROR

@@ -28,6 +28,8 @@ _DIFFER = re.compile(rf"headway: {REPLICAS_DIFFER}")
 """The library's line about ranks that differ, which it writes before it leaves."""
 _LEFT = re.compile(rf"headway: {PEER_LOST}\b")
 """The library's line about a lost peer, which it writes before it leaves."""
+_WHY_RETRY = re.compile(rf"headway: ({PEER_LOST}\b.*); this process exits with a request for a restart")
+"""The same line with its reason."""
 
 
 def traceback_in(log_tail: Sequence[str]) -> list[str]:
@@ -65,6 +67,12 @@ def lost_a_peer(log_tail: Sequence[str]) -> bool:
 def left_for_a_peer(log_tail: Sequence[str]) -> bool:
     """Return True if the library said that the rank leaves because a peer was lost."""
     return any(_LEFT.match(line) for line in log_tail)
+
+
+def why_retry(log_tail: Sequence[str]) -> str:
+    """Return the reason that the library gave for a restart after the loss of a peer; empty for any other end."""
+    found = [match[1] for line in log_tail if (match := _WHY_RETRY.match(line))]
+    return found[-1] if found else ""
 
 
 def never_met(log_tail: Sequence[str]) -> str | None:

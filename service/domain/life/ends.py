@@ -20,6 +20,7 @@ from service.domain.jobs.failures import (
     was_hung,
     without_progress,
 )
+from service.domain.jobs.job import Job
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import Crew, exits_to_judge
 from service.domain.jobs.resumption import kept_text
@@ -108,7 +109,7 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
         life = _with_scores(life, aftermath.forecasts)
         ran_s = max(0.0, (life.now - job.state_since).total_seconds())
         verdict = without_progress(verdict, exits, job.progress, ran_s)
-        message = _with_lost_output(with_lingering(verdict.message, job), aftermath)
+        message = _with_lost_output(with_lingering(_with_warnings(verdict.message, job), job), aftermath)
         return life.advanced(JobEvent.SUCCEED, reason=verdict.reason, message=message)
     if job.state is JobState.RESIZING:
         return _wait_again(life)
@@ -117,6 +118,16 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
         message = f"it exited with code {EXIT_STOPPED} (stopped on request), but no stop was requested"
         verdict = EndVerdict(Ending.INFRASTRUCTURE, Reason.RETRY_REQUESTED, message)
     return _recover(life, verdict, held, aftermath)
+
+
+def _with_warnings(message: str, job: Job) -> str:
+    """Put before the message of an end that the result may differ from that of an undisturbed run, if ranks have said so."""
+    count = len(job.progress.warnings)
+    # State that was not prepared is lost with a later generation at the earliest.
+    if not (job.progress.gradients_lost or (count and job.generation > 1)):
+        return message
+    said = "a warning says" if count == 1 else f"{count} warnings say"
+    return f"the result may be another than undisturbed ({said} why: `headway describe {job.spec.name}`); {message}"
 
 
 def _reclaimed(life: Life, verdict: EndVerdict) -> EndVerdict:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from headway.contract.runtime import (
+    GRADIENTS_LOST,
     BatchChanged,
     CannotMeet,
     CheckpointFailed,
@@ -163,7 +164,10 @@ def _with_warning(life: Life, message: Warned) -> Life:
     progress = life.job.progress
     if message.text in progress.warnings or len(progress.warnings) >= MAX_WARNINGS:
         return life
-    progress = progress.model_copy(update={"warnings": [*progress.warnings, message.text]})
+    lost = progress.gradients_lost or message.code == GRADIENTS_LOST
+    progress = progress.model_copy(
+        update={"warnings": [*progress.warnings, message.text], "gradients_lost": lost}
+    )
     life = life.with_job(replace(life.job, progress=progress)).having(RefreshPages())
     return life.noted("warning", message=message.text, data={"code": message.code})
 

@@ -45,3 +45,39 @@ def test_wait_ends_after_twice_the_batches_of_the_longest_accumulation() -> None
     assert carry(1, carried).wait(0.0, stops=False) is Wait.GIVEN_UP
     assert carried.dropped() == 7
     assert carried.dropped() == 0
+
+
+def test_batch_counted_twice_is_known_once_a_later_step_uses_gradients_of_several_batches() -> None:
+    for carries in (1, 3):
+        carried = CarriedGradients()
+        carried.repeat()
+        assert not carried.counted_twice
+        carry(carries, carried).batch_ended(stepped=True, holds_gradients=False)
+        assert carried.counted_twice
+
+
+def test_batch_repeated_by_a_script_that_steps_in_each_is_not_counted_twice() -> None:
+    carried = CarriedGradients()
+    carried.repeat()
+    for _ in range(2):
+        carried.batch_ended(stepped=True, holds_gradients=False)
+    carry(3, carried).batch_ended(stepped=True, holds_gradients=False)
+    assert carried.proven
+    assert not carried.counted_twice
+
+
+def test_rhythm_is_known_from_a_step_after_which_the_script_zeroes_in_the_same_batch() -> None:
+    carried = carry(3, CarriedGradients())
+    carried.used()
+    carried.zeroed()
+    carried.batch_ended(stepped=True, holds_gradients=False)
+    assert carried.proven
+    assert carry(6, carried).wait(0.0, stops=False) is Wait.FOR_STEP
+    assert carry(1, carried).wait(0.0, stops=False) is Wait.GIVEN_UP
+
+
+def test_script_that_skips_batches_and_zeroes_before_each_other_one_is_no_accumulation() -> None:
+    carried = carry(2, CarriedGradients())
+    carried.zeroed()
+    carried.batch_ended(stepped=True, holds_gradients=True)
+    assert not carried.proven

@@ -319,3 +319,21 @@ def test_a_preempted_job_says_for_which_job_it_lost_its_slots_last() -> None:
     asked = lost.model_copy(update={"reason": Reason.USER_REQUEST})
     facts = job_page(replace(views(job), events=[asked]), may_control=True, now=NOW).failures
     assert [one.note for one in facts if one.label == "Preemptions"] == ["not counted as failures"]
+
+
+def test_page_shows_the_warnings_of_the_job_and_promises_nothing_about_samples_of_lost_gradients() -> None:
+    done = job_view().progress.model_copy(
+        update={
+            "warnings": ["the gradients of 3 <batches> are lost"],
+            "gradients_lost": True,
+            "epochs_audited": 2,
+            "epochs_exact": 2,
+        }
+    )
+    page = job_page(views(job_view(progress=done)), may_control=True, now=NOW)
+    shown = Templates().fragment(page.contents()[0])
+    assert "the gradients of 3 &lt;batches&gt; are lost" in shown
+    (fact,) = [one for one in page.ledger if "exactly once" in one.label]
+    assert (fact.label, fact.value) == ("Samples in a step exactly once", "no")
+    clean = job_page(views(job_view()), may_control=True, now=NOW)
+    assert "warning" not in Templates().fragment(clean.contents()[0])

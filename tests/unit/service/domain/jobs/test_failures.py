@@ -375,3 +375,12 @@ def test_a_file_missing_in_an_uploaded_folder_has_a_remedy(line: str, path: str 
 def test_a_file_missing_before_many_lines_of_output_is_no_cause() -> None:
     lines = ("cat: a.txt: No such file or directory", *(f"step {number}" for number in range(9)))
     assert "kept it" not in judge([exit_of(0, exit_code=1, log_tail=lines)]).message
+
+
+def test_retry_after_a_lost_peer_has_the_reason_that_the_library_gave() -> None:
+    line = "headway: a peer was lost, and the script counts batches; this process exits with a request for a restart"
+    verdict = judge([exit_of(1, exit_code=75, log_tail=("step 7", line))])
+    assert verdict.reason is Reason.RETRY_REQUESTED
+    assert (
+        verdict.message == "rank 1 asked to be started again: a peer was lost, and the script counts batches"
+    )

@@ -142,6 +142,20 @@ def test_a_job_that_finished_during_its_stop_succeeds() -> None:
         assert runs(life) == {}
 
 
+def test_success_with_lost_gradients_says_first_that_the_result_may_differ() -> None:
+    lost = known(training(), samples=500, warnings=["3 batches are lost"], gradients_lost=True)
+    message = after_end(lost, DONE, DONE).job.message
+    assert message.startswith(
+        "the result may be another than undisturbed (a warning says why: `headway describe"
+    )
+    assert message.endswith("; every rank finished")
+
+
+def test_success_of_an_only_generation_says_nothing_of_state_that_was_not_prepared() -> None:
+    kept = known(training(), samples=500, warnings=["ema changes in training"])
+    assert after_end(kept, DONE, DONE).job.message == "every rank finished"
+
+
 def test_a_job_without_progress_says_so() -> None:
     cluster = known(training(TWO, "restart"), source=ProgressSource.LIBRARY, samples=0)
     assert after_end(cluster, DONE, DONE).job.reason is Reason.NO_PROGRESS

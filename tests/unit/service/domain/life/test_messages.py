@@ -361,6 +361,14 @@ def test_warning_of_several_ranks_is_recorded_once_and_kept_with_the_job() -> No
     assert kinds(life) == ["warning"]
     assert event_of(life, "warning").data == {"code": "GRADIENTS_LOST"}
     assert life.job.progress.warnings == ["3 batches are lost"]
+    assert life.job.progress.gradients_lost
+
+
+def test_warning_of_another_kind_loses_no_gradient() -> None:
+    told = Warned(rank=0, generation=1, at_s=0, code="STATE_NOT_PREPARED", text="ema changes")
+    life = message_taken(life_of(training(TWO)), (1, 0), told)
+    assert life.job.progress.warnings == ["ema changes"]
+    assert not life.job.progress.gradients_lost
 
 
 def test_warnings_beyond_the_limit_are_left_out() -> None:

@@ -206,6 +206,15 @@ def test_progress_of_a_script_that_counts_steps():
     assert "740 exactly once" in text(render.job_page(job_view(progress=ended), [], NOW))
 
 
+def test_audits_of_a_job_that_lost_gradients_promise_nothing():
+    lost = JobProgress(
+        samples=740, epochs_audited=2, epochs_exact=2, warnings=["3 batches"], gradients_lost=True
+    )
+    assert "every sample exactly once, but gradients were lost (see the warning)" in flat(lost)
+    assert "exactly once" not in flat(lost.model_copy(update={"draws": True}))
+    assert "exactly once" not in flat(lost.model_copy(update={"shards": 12}))
+
+
 def test_the_audit_of_a_stream_says_which_promise_holds():
     done = JobProgress(samples=740, train_step=740, train_steps=1000, shards=12)
     assert "12 shards read to the end; each sample exactly once" in flat(done)
