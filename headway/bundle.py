@@ -10,13 +10,15 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from headway.errors import BundleError
 from headway.ignore_rules import FolderRules
 from headway.layout import Layout, LayoutRefused
 
 IGNORE_FILE = ".headwayignore"
-IGNORE_FILES = (".gitignore", IGNORE_FILE)
+_OF_GIT = ".gitignore"
+IGNORE_FILES = (_OF_GIT, IGNORE_FILE)
 """Files of ignore rules, in any folder. The rules of the last come after those of the first, so they win."""
 MAX_BUNDLE_BYTES = 100 * 2**20
 """Size limit of an uploaded working folder, before compression. Data sets belong in shared storage."""
@@ -41,6 +43,14 @@ DEFAULT_IGNORES = (
 )
 
 
+class Excluded(NamedTuple):
+    """A path in the working folder that a `.gitignore` excludes. That of a folder ends with `/`."""
+
+    path: str
+    ignored_in: str
+    """Folder of the `.gitignore` in the working folder, as a prefix of `path`; empty for the top and above."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """A packed working folder. `digest` is `sha256:<hex>` of `content`, a tar.gz."""
@@ -48,6 +58,8 @@ class Bundle:
     content: bytes
     digest: str
     files: tuple[str, ...]
+    excluded: tuple[Excluded, ...] = ()
+    """Files and folders that a `.gitignore` excludes, so perhaps not on purpose for Headway."""
 
 
 def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
@@ -64,7 +76,8 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
         raise BundleError(
             f"The working folder {folder} does not exist.", "Correct `workdir` in the job file."
         )
-    paths = sorted(_walk(folder, _rules_above(folder)))
+    excluded: list[Excluded] = []
+    paths = sorted(_walk(folder, _rules_above(folder), excluded))
     if not paths:
         raise BundleError(
             f"The working folder {folder} is empty.", f"Check `workdir` and {' and '.join(IGNORE_FILES)}."
@@ -83,6 +96,7 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
         content,
         f"sha256:{hashlib.sha256(content).hexdigest()}",
         tuple(name for name in paths if not name.endswith("/")),
+        tuple(sorted(excluded)),
     )
 
 
@@ -105,8 +119,11 @@ def _rules_above(folder: Path) -> FolderRules:
     return rules
 
 
-def _walk(folder: Path, above: FolderRules, prefix: str = "") -> Iterator[str]:
-    """Yield the relative paths of the files, links and empty folders to send; those of folders end with `/`."""
+def _walk(folder: Path, above: FolderRules, excluded: list[Excluded], prefix: str = "") -> Iterator[str]:
+    """Yield the relative paths of the files, links and empty folders to send; those of folders end with `/`.
+
+    Add to `excluded` the paths that a `.gitignore` excludes.
+    """
     try:
         rules = above.read(folder / prefix, IGNORE_FILES)
         entries = list(os.scandir(folder / prefix))
@@ -116,11 +133,18 @@ def _walk(folder: Path, above: FolderRules, prefix: str = "") -> Iterator[str]:
     for entry in entries:
         name = f"{prefix}{entry.name}"
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name == _NEVER_SENT or rules.ignore(entry.name, is_folder=is_folder):
+        if entry.name == _NEVER_SENT:
+            continue
+        excluded_by = rules.excluded_by(entry.name, is_folder=is_folder)
+        if excluded_by is not None:
+            file, below = excluded_by
+            if file == _OF_GIT:
+                ignored_in = prefix[: max(0, len(prefix) - len(below))]
+                excluded.append(Excluded(f"{name}/" if is_folder else name, ignored_in))
             continue
         if is_folder:
             sent = True
-            yield from _walk(folder, rules.enter(entry.name), f"{name}/")
+            yield from _walk(folder, rules.enter(entry.name), excluded, f"{name}/")
         elif entry.is_symlink() or entry.is_file():
             sent = True
             yield name  # sockets, pipes and devices have no content to send

@@ -27,3 +27,7 @@ class JobFailedError(HeadwayError):
 
 class BundleError(HeadwayError):
     """Error: the working folder cannot be uploaded."""
+
+
+class LeftOutWarning(UserWarning):
+    """Warning: `.gitignore` keeps files from the upload that the script probably reads."""

@@ -65,17 +65,18 @@ class Rules:
 class FolderRules:
     """The ignore files that apply in one folder: its own, those of the folders above it, and defaults."""
 
-    def __init__(self, lists: Sequence[tuple[str, Rules]]) -> None:
-        self._lists = lists  # the prefix that a name gets for each; the strongest is last
+    def __init__(self, lists: Sequence[tuple[str, Rules, str]]) -> None:
+        # Each has the prefix that a name gets, and the file's name. The strongest is last.
+        self._lists = lists
 
     @classmethod
     def top(cls, defaults: Iterable[str]) -> FolderRules:
         """Return only the default rules."""
-        return cls([("", Rules("\n".join(defaults).encode()))])
+        return cls([("", Rules("\n".join(defaults).encode()), "")])
 
     def enter(self, name: str) -> FolderRules:
         """Return the rules of the folders above, as they apply inside their folder `name`."""
-        return FolderRules([(f"{prefix}{name}/", rules) for prefix, rules in self._lists])
+        return FolderRules([(f"{prefix}{name}/", rules, file) for prefix, rules, file in self._lists])
 
     def read(self, folder: Path, names: Sequence[str]) -> FolderRules:
         """Return these rules and those in files of the folder with these names, the last the strongest.
@@ -84,16 +85,23 @@ class FolderRules:
             OSError: a file is there and cannot be read.
         """
         files = [folder / name for name in names]
-        own = [("", Rules(file.read_bytes())) for file in files if file.is_file()]
+        own = [("", Rules(file.read_bytes()), file.name) for file in files if file.is_file()]
         return FolderRules([*self._lists, *own]) if own else self
 
     def ignore(self, name: str, *, is_folder: bool) -> bool:
         """Return whether the rules exclude this name in the folder."""
-        for prefix, rules in reversed(self._lists):
+        return self.excluded_by(name, is_folder=is_folder) is not None
+
+    def excluded_by(self, name: str, *, is_folder: bool) -> tuple[str, str] | None:
+        """Return the ignore file that excludes this name in the folder; None if the name is kept.
+
+        The file's name (empty for a default rule), and the path of this folder relative to the file's: `a/b/` or empty.
+        """
+        for prefix, rules, file in reversed(self._lists):
             decision = rules.ignores(prefix + name, is_folder=is_folder)
             if decision is not None:
-                return decision
-        return False
+                return (file, prefix) if decision else None
+        return None
 
 
 def _rule(line: bytes) -> Rule | None:

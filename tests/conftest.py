@@ -25,6 +25,8 @@ if os.geteuid() == 0:
     # Scripts and tests of whole stacks meet in folders of pytest, which are root's alone. With one kind of isolation they do
     # as root what they do as anybody else; the agent's own tests try out all of them.
     os.environ.setdefault("HEADWAY_ISOLATION", "landlock" if landlock.version() else "none")
+# Stores of ranks live in processes of tests too, as in an agent's: a lost answer of the name server must not stop them for 5 s.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 settings.register_profile(
     "headway",
     deadline=None,  # a busy machine is no failure

@@ -1,5 +1,8 @@
 """Run the tests in stages, repeat each failed one alone, and print what they took. Run as `python -m tools.gate`.
 
+Tests of real processes mostly wait. The stages are therefore in lanes that run side by side: the tests that only compute
+have the lowest priority, and get the time of the cores that the others leave.
+
 A test that fails runs once more in a fresh process, with nothing beside it, after all stages. If it passes then, it is listed as
 UNSTABLE with its first failure, and the gate stays green: `make stress TEST=...` finds its cause. If it fails again, the
 gate is red. Many failures are not repeated: their cause is no chance.
@@ -18,9 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from headway.local.guard import Guard
 
 BUDGET_CPU_S = 1800.0
 """CPU seconds that the stages of the gate may take together."""
@@ -31,6 +38,18 @@ _NO_TESTS = 5
 """Exit code of pytest when every test was deselected."""
 _LINES = 60
 """Lines of a first failure that are printed."""
+_LEAST_URGENT = 19
+"""Highest nice value of Linux."""
+
+
+class Lane(Enum):
+    """Stages that run one after another. The lanes run side by side, but the last one, which follows them."""
+
+    PROCESSES = "processes"
+    PAGES = "pages"
+    COMPUTING = "computing"
+    """Tests without other processes, at the lowest priority."""
+    ALONE = "alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +58,17 @@ class Stage:
 
     name: str
     folders: tuple[str, ...]
+    lane: Lane
     options: tuple[str, ...] = ()
     slow: bool = False
     """True if every test is marked `slow`, so that the gate need not even collect them."""
 
 
 STAGES = (
-    Stage(name="unit", folders=("tests/unit",), options=("-n", "2")),
-    Stage(name="repo", folders=("tests/repo", "tests/histories"), options=("-n", "2")),
     Stage(
         name="stores",
         folders=("tests/conformance", "tests/integration/service", "tests/integration/plugins"),
+        lane=Lane.PROCESSES,
         options=("-n", "4"),
     ),
     Stage(
@@ -65,12 +84,26 @@ STAGES = (
             "tests/integration/providers",
             "tests/integration/test_fault_tools.py",
         ),
+        lane=Lane.PROCESSES,
         options=("-n", "4", "--dist", "loadfile", "--ignore=tests/chaos/test_faults.py"),
     ),
     # A browser and a whole Headway each: of the time, most is waiting for pages.
-    Stage(name="pages", folders=("tests/browser",), options=("-n", "2", "--dist", "loadfile")),
-    Stage(name="benchmarks", folders=("tests/integration/benchmarks",), options=("-n", "3"), slow=True),
-    Stage(name="alone", folders=("tests/chaos/test_faults.py",), slow=True),
+    Stage(
+        name="pages",
+        folders=("tests/browser",),
+        lane=Lane.PAGES,
+        options=("-n", "2", "--dist", "loadfile"),
+    ),
+    Stage(name="unit", folders=("tests/unit",), lane=Lane.COMPUTING, options=("-n", "2")),
+    Stage(name="repo", folders=("tests/repo", "tests/histories"), lane=Lane.COMPUTING, options=("-n", "2")),
+    Stage(
+        name="benchmarks",
+        folders=("tests/integration/benchmarks",),
+        lane=Lane.ALONE,
+        options=("-n", "3"),
+        slow=True,
+    ),
+    Stage(name="alone", folders=("tests/chaos/test_faults.py",), lane=Lane.ALONE, slow=True),
 )
 
 
@@ -137,12 +170,101 @@ def table(outcomes: dict[str, Outcome], unstable: Iterable[str]) -> Iterator[str
 
 def run_pytest(arguments: Sequence[str], log: Path) -> Outcome:
     """Run pytest with its output on this terminal, and return its outcome."""
-    started_s, before_s = time.monotonic(), _cpu_s()
-    command = [sys.executable, "-m", "pytest", *arguments, f"--report-log={log}"]
-    done = subprocess.run(command, check=False)
-    wall_s, cpu_s = time.monotonic() - started_s, _cpu_s() - before_s
-    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    return outcome_of(lines, exit_code=done.returncode, wall_s=wall_s, cpu_s=cpu_s)
+    run = _Run.started(arguments, log)
+    _, status, used = os.wait4(run.process.pid, 0)
+    return run.ended(status, used)
+
+
+def run_stages(stages: Sequence[Stage], chosen: Sequence[str], folder: Path) -> dict[str, Outcome]:
+    """Run the lanes of these stages side by side, and return the outcome of each stage, in their order.
+
+    Args:
+        stages: The stages.
+        chosen: Options of pytest that choose the tests.
+        folder: Folder of the report logs.
+    """
+    left: dict[Lane, list[Stage]] = {}
+    for stage in stages:
+        left.setdefault(stage.lane, []).append(stage)
+    alone = left.pop(Lane.ALONE, [])
+    several = len(left) > 1
+    outcomes: dict[str, Outcome] = {}
+    running: dict[int, tuple[Stage, _Run]] = {}
+
+    def start_next(lane: list[Stage]) -> None:
+        if lane:
+            stage = lane.pop(0)
+            _say(f"== {stage.name} begins")
+            arguments = [*stage.folders, *stage.options, *chosen, "-q"]
+            run = _Run.started(
+                arguments,
+                folder / f"{stage.name}.jsonl",
+                urgent=stage.lane is not Lane.COMPUTING,
+                quiet=several and stage.lane in {Lane.PAGES, Lane.COMPUTING},
+            )
+            running[run.process.pid] = stage, run
+
+    try:
+        for lane in left.values():
+            start_next(lane)
+        while running:
+            pid, status, used = os.wait4(-1, 0)
+            if pid not in running:  # the guard
+                continue
+            stage, run = running.pop(pid)
+            outcomes[stage.name] = run.ended(status, used)
+            _say(f"== {stage.name} took {outcomes[stage.name].wall_s:.0f} s")
+            start_next(left.get(stage.lane, []))
+            if not running:
+                start_next(alone)
+    finally:
+        for _, run in running.values():
+            run.process.terminate()
+    return {stage.name: outcomes[stage.name] for stage in stages}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A run of pytest that has begun."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    started_s: float
+    output: IO[bytes] | None
+    """Output that is printed at the end, so that it is not mixed with that of another run; None if it is on this terminal."""
+
+    @classmethod
+    def started(
+        cls, arguments: Sequence[str], log: Path, *, urgent: bool = True, quiet: bool = False
+    ) -> _Run:
+        """Start pytest.
+
+        Args:
+            arguments: Arguments of pytest.
+            log: File of its report log.
+            urgent: False gives it the lowest priority.
+            quiet: True keeps its output until it ends.
+        """
+        command = [sys.executable, "-m", "pytest", *arguments, f"--report-log={log}"]
+        output = tempfile.TemporaryFile() if quiet else None  # noqa: SIM115 - closed by `ended`
+        process = subprocess.Popen(command, stdout=output, start_new_session=not urgent)
+        if not urgent:
+            os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_URGENT)
+            with suppress(OSError):  # a kernel that does not group processes by session
+                Path(f"/proc/{process.pid}/autogroup").write_text(str(_LEAST_URGENT), encoding="ascii")
+        return cls(process=process, log=log, started_s=time.monotonic(), output=output)
+
+    def ended(self, status: int, used: resource.struct_rusage) -> Outcome:
+        """Print the kept output, and return the outcome."""
+        wall_s = time.monotonic() - self.started_s
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        if self.output is not None:
+            with self.output:
+                self.output.seek(0)
+                _say(self.output.read().decode("utf-8", "replace").rstrip())
+        lines = self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
+        cpu_s = used.ru_utime + used.ru_stime
+        return outcome_of(lines, exit_code=self.process.returncode, wall_s=wall_s, cpu_s=cpu_s)
 
 
 def main() -> int:
@@ -153,25 +275,21 @@ def main() -> int:
         "--only", choices=[one.name for one in STAGES], action="append", help="run this stage"
     )
     asked = parser.parse_args()
+    stages = [one for one in STAGES if (one.name in asked.only if asked.only else asked.all or not one.slow)]
     chosen = [] if asked.all else ["-m", "not slow"]
-    with tempfile.TemporaryDirectory(prefix="headway-gate-") as folder:
-        outcomes: dict[str, Outcome] = {}
-        for stage in STAGES:
-            if stage.name not in asked.only if asked.only else stage.slow and not asked.all:
-                continue
-            _say(f"== {stage.name}")
-            outcomes[stage.name] = run_pytest(
-                [*stage.folders, *stage.options, *chosen, "-q"], Path(folder, f"{stage.name}.jsonl")
-            )
+    started_s = time.monotonic()
+    with Guard() as guard, guard.temporary_folder(prefix="headway-gate-") as folder:
+        outcomes = run_stages(stages, chosen, folder)
         failures = {name: text for one in outcomes.values() for name, text in one.failures.items()}
         repeated = {}
         if len(failures) <= MOST_REPEATED:
             for number, name in enumerate(failures):
                 _say(f"== once more, alone: {name}")
-                repeated[name] = run_pytest([name, "-q"], Path(folder, f"again-{number}.jsonl"))
+                repeated[name] = run_pytest([name, "-q"], folder / f"again-{number}.jsonl")
     unstable = [name for name, one in repeated.items() if one.exit_code == 0]
     reasons = verdict(outcomes.values(), repeated.values(), float("inf") if asked.all else BUDGET_CPU_S)
     _report(outcomes, {name: failures[name] for name in unstable}, reasons)
+    _say(f"took {time.monotonic() - started_s:.0f} s")
     return 1 if reasons else 0
 
 
@@ -202,11 +320,6 @@ def _text(report: dict[str, Any]) -> str:
         lines = [line for entry in entries for line in entry["data"].get("lines", ())]
         failure = "\n".join([*lines, str(crash.get("message", ""))])
     return f"{sections}\n{failure}" if sections else str(failure)
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _say(line: str) -> None:

@@ -114,6 +114,7 @@ AGENT = {
     "HEADWAY_JOIN_TOKEN": "`--token`. If the service has it too, any agent may join with it for ever; renting requires that.",
     "HEADWAY_ISOLATION": "`--isolation` ([isolation](../isolation.md)).",
     "HEADWAY_UMASK": "Permissions that files of ranks do not get (`--umask`).",
+    "HEADWAY_ENVIRONMENTS_SIZE": "Disk space for the [Python environments of jobs](../guides/environments.md) (`--environments-size`).",
     "HEADWAY_USER_IDS": "`--user-ids`, as `FIRST-LAST`.",
     "HEADWAY_SHARE_GPUS": "`1`: offer GPUs that another agent of the host offers too; for tests.",
     "HEADWAY_LABELS": "`--labels` ([racks and zones](../guides/mixed-machines.md#racks-and-zones)).",
@@ -162,6 +163,7 @@ RANK = {
     "CUDA_VISIBLE_DEVICES": "UUIDs of the job's GPUs on this host, by `LOCAL_RANK`; empty on CPU slots.",
     "OMP_NUM_THREADS": "Threads of a process: 1 on a CPU slot, otherwise its share of the cores or `resources.cpus_per_slot`. `env` overrides "
     "it.",
+    "RES_OPTIONS": "Resolver: 1 s for each of three attempts, since torch looks up the name of every peer. `env` and the agent's own environment override it.",
     "PYTHONUNBUFFERED": "So that output appears in the log at once. `env` overrides it.",
     "HEADWAY_JOB_ID": "Id of the job, the same in every attempt.",
     "HEADWAY_JOB_NAME": "Name of the job.",

@@ -32,6 +32,8 @@ from worker_agent.devices.claims import DeviceClaims
 from worker_agent.devices.nvml import NvmlDevices
 from worker_agent.devices.probing import Prober
 from worker_agent.devices.watch import DeviceWatcher
+from worker_agent.environments.building import Builder
+from worker_agent.environments.cache import EnvironmentCache
 from worker_agent.host.folders import StateFolder, read_json, write_json
 from worker_agent.host.identity import Identity, identify
 from worker_agent.host.metadata import Metadata
@@ -122,13 +124,17 @@ class Agent:
         self._shipper = LogShipper(WatchedLogs(api, emit), self._stopping, secrets=secrets)
         self._link = LauncherLink(self._state, environment)
         bundles = BundleCache(self._state.bundles, api.download_bundle)
+        builder = Builder(isolation, os.environ, self._stopping)
+        self._environments = EnvironmentCache(self._state, builder, os.environ, options.environments_bytes)
         outputs = self._outputs(Caller(isolation, environment, secrets))
         self._supervisor = Supervisor(
             state=self._state,
             link=self._link,
             outbox=self._outbox,
             shipper=self._shipper,
-            preparer=Preparer(bundles, isolation, engine, secrets, storage, outputs, self._stopping),
+            preparer=Preparer(
+                bundles, isolation, engine, secrets, storage, outputs, self._environments, self._stopping
+            ),
             secrets=secrets,
             outputs=outputs,
             host=Host(slots, inventory.cpu_count(), environment, isolation, engine),
@@ -263,6 +269,7 @@ class Agent:
             _log.info("removed temporary files of an earlier agent", folder=str(folder))
         while True:
             tidy(self._state, time.time())
+            self._environments.prune()
             if self._stopping.wait(_TIDY_EVERY_S):
                 return
 

@@ -12,9 +12,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headway.contract.spec import NAME_PATTERN
+from headway.contract.values.quantities import parse_size_bytes
 from headway.contract.values.topology import parse_labels
 from headway.errors import HeadwayError
 from headway.exposing import Bind
+from worker_agent.environments.cache import CACHE_BYTES
 from worker_agent.host import pilot
 from worker_agent.host.folders import StateFolder
 from worker_agent.host.metadata import EC2_URL
@@ -67,6 +69,8 @@ class Options:
     user_ids: UserIds = field(default_factory=UserIds)
     private: tuple[Path, ...] = ()
     """Folders that no job may read, if jobs share the agent's user."""
+    environments_bytes: int = CACHE_BYTES
+    """Size of all Python environments of jobs, above which those that no run uses are removed."""
     umask: int | None = None
     """Mask of the permissions of files that ranks create; None means that of the agent's own start."""
     metadata_url: str | None = None
@@ -109,6 +113,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         user_ids=args.user_ids,
         private=_private(env),
         umask=args.umask,
+        environments_bytes=args.environments_size,
         metadata_url=_metadata_url(parser, env),
         pilot=limits,
         labels=args.labels or ({} if limits is None else pilot.labels(env)),
@@ -196,6 +201,7 @@ def parser_of(env: Mapping[str, str]) -> argparse.ArgumentParser:
         "$HEADWAY_AGENT_METRICS_LISTEN, or disabled)",
     )
     _add_isolation(parser, env)
+    _add_environments(parser, env)
     add("--own-jobs", action="store_true", help="stop the ranks, with a checkpoint, when the agent ends")
     return parser
 
@@ -246,6 +252,17 @@ def _add_isolation(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> N
     )
 
 
+def _add_environments(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
+    parser.add_argument(
+        "--environments-size",
+        type=_size,
+        default=env.get("HEADWAY_ENVIRONMENTS_SIZE") or CACHE_BYTES,
+        metavar="SIZE",
+        help="disk space for the Python environments of jobs, such as 20GiB; beyond it the least recently used ones that no run "
+        "uses are removed (default: $HEADWAY_ENVIRONMENTS_SIZE, or 20GiB)",
+    )
+
+
 def _default_state(env: Mapping[str, str]) -> Path:
     return Path(env.get("XDG_STATE_HOME") or "~/.local/state") / "headway" / "agents"
 
@@ -293,6 +310,13 @@ def _umask(text: str) -> int:
             f"{text!r} is not a umask that leaves the owner's rights; write it like 022 or 027"
         )
     return int(text, 8)
+
+
+def _size(text: str) -> int:
+    try:
+        return int(str(parse_size_bytes(text)))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _private(env: Mapping[str, str]) -> tuple[Path, ...]:

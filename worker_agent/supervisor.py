@@ -306,7 +306,9 @@ class Supervisor:
     def _prepare(self, run: Run) -> None:
         """Prepare the run; the body of a thread, because downloads may take long."""
         try:
-            problem = self._preparer.prepare(run.command, run.folder)
+            problem = self._preparer.prepare(
+                run.command, run.folder, lambda: run.state.ending or run.folder.ended.exists()
+            )
         except Exception as error:  # noqa: BLE001  # any error is reported to the service
             _log.exception("preparing failed", run=run.folder.name)
             problem = CannotPrepare(f"The run could not be prepared: {error}", retryable=True)

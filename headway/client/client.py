@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -46,18 +47,19 @@ from headway.contract.views.jobs import (
     Page,
     ResizeRequest,
 )
-from headway.errors import BundleError, HeadwayError, JobFailedError, WaitTimeoutError
+from headway.errors import BundleError, HeadwayError, JobFailedError, LeftOutWarning, WaitTimeoutError
 from headway.http import ApiError, Http, ServiceUnavailableError, Timer
 
 if TYPE_CHECKING:
     from headway import bundle as bundles
-    from headway import jobfile
+    from headway import jobfile, left_out
     from headway.contract.views import decisions, forecasts, recommendations
     from headway.contract.views import diagnosis as diagnosis_models
     from headway.contract.views import ranks as rank_models
 else:
     bundles = lazy("headway.bundle")
     jobfile = lazy("headway.jobfile")
+    left_out = lazy("headway.left_out")
     decisions = lazy("headway.contract.views.decisions")
     diagnosis_models = lazy("headway.contract.views.diagnosis")
     forecasts = lazy("headway.contract.views.forecasts")
@@ -70,6 +72,7 @@ __all__ = [
     "Client",
     "HeadwayError",
     "JobFailedError",
+    "LeftOutWarning",
     "ServiceUnavailableError",
     "WaitTimeoutError",
 ]
@@ -161,6 +164,8 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
     ) -> JobView:
         """Submit a job, after uploading its working folder if it has one and no `bundle`.
 
+        A `LeftOutWarning` names files that `.gitignore` excludes and that the script probably reads.
+
         Args:
             job: a spec, its fields as a dictionary, or the path of a job file.
             workdir: working folder, in place of the one in `job`.
@@ -179,8 +184,11 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         if workdir is not None:
             spec = spec.model_copy(update={"workdir": str(Path(workdir).resolve()), "bundle": None})
         if spec.workdir is not None and spec.bundle is None:
-            uploaded = self.upload_bundle((base or Path.cwd()) / spec.workdir)
-            spec = spec.model_copy(update={"bundle": uploaded.digest})
+            folder = (base or Path.cwd()) / spec.workdir
+            packed = bundles.pack(folder)
+            if text := left_out.left_out_warning(folder, packed.excluded, spec.run):
+                warnings.warn(text, LeftOutWarning, stacklevel=2)
+            spec = spec.model_copy(update={"bundle": self._upload(packed).digest})
         if from_ is not None:
             fields = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
             spec = jobfile.from_fields(
@@ -389,7 +397,9 @@ class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, Simul
         Raises:
             BundleError: the folder is missing or too large, or a link leads out of it.
         """
-        bundle = bundles.pack(folder)
+        return self._upload(bundles.pack(folder))
+
+    def _upload(self, bundle: bundles.Bundle) -> BundleView:
         known = self._http.request("HEAD", api_path("bundles", bundle.digest), accept=(404,))
         if known.is_success:
             return BundleView(digest=bundle.digest, size_bytes=len(bundle.content), files=len(bundle.files))

@@ -149,6 +149,8 @@ class RunCommand(BaseModel):
     memory_per_slot_bytes: int | None = None
     """Memory limit per rank of this node; the ranks share the total. None: no limit below that of the host."""
     image: str | None = None  # container image that the ranks run in; None: they are processes of the host
+    requirements: str | None = None  # see `contract.spec_parts.PythonEnvironment`, as for the next one
+    lock: str | None = None
     output: OutputPlan = OutputPlan()
     after: Annotated[list[str], Field(max_length=MOST_AFTER)] = Field(default_factory=list)
     """Names or ids of the jobs whose copied files the ranks find in folders (`contract.spec_after`)."""

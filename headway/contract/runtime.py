@@ -337,6 +337,19 @@ class StandsStill(Envelope):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Envelope):
+    """A fact by which the result may differ from that of an undisturbed run: `text` says what happened, and what to do.
+
+    Several ranks may send it with the same `text`; the service records it once.
+    """
+
+    TYPE: ClassVar[str] = "warned"
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped(Envelope):
     """Message of a rank that stops on request; nothing up to `samples` is lost."""
 
@@ -389,6 +402,7 @@ Message: TypeAlias = (
     | EpochClosed
     | Restored
     | StandsStill
+    | Warned
     | Stopped
     | Completed
     | Lingers

@@ -23,6 +23,7 @@ from headway.contract.spec_parts import (
     OutputFolder,
     Parallel,
     PartialBackprop,
+    PythonEnvironment,
     SpecPart,
     off_of,
     sizes_between,
@@ -218,6 +219,7 @@ class JobSpec(SpecPart):
     """Secrets of the job's project, by the environment variable that gives their value to ranks."""
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)] | None = None
     """Container image that the ranks run in; None: the ranks are processes of the host."""
+    python: PythonEnvironment = PythonEnvironment()
     resources: Resources = Resources()
     elastic: Elastic = Elastic()
     parallel: Parallel = Parallel()
@@ -256,6 +258,14 @@ class JobSpec(SpecPart):
             raise ValueError(
                 f"elastic allows no multiple of {self.parallel.unit} slots, which parallel needs; set elastic.min and "
                 "elastic.max to multiples"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_source_of_packages(self) -> Self:
+        if self.python.file is not None and self.image is not None:
+            raise ValueError(
+                "python and image exclude each other: an image brings its own packages; leave one of them out"
             )
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
     field_validator,
+    model_validator,
 )
 
 from headway.contract.values.balance import OFF, BalanceRule
@@ -171,6 +172,44 @@ class OutputFolder(SpecPart):
     """Start ranks with this folder as their working folder."""
     every: Annotated[Seconds, Field(ge=1, le=7 * 86400)] = 300.0
     max_size: Annotated[SizeBytes, Field(gt=0)] = 100 * 2**30
+
+
+def _inner_file(value: str) -> str:
+    """Return the file as a plain relative path."""
+    if (path := _inner_folder(value)) == ".":
+        raise ValueError(f"{value!r} is no file; give the path of a file in the working folder")
+    return path
+
+
+InnerFile = Annotated[GivenText, Field(min_length=1, max_length=512), AfterValidator(_inner_file)]
+"""Path of a file, relative to the working folder."""
+
+
+class PythonEnvironment(SpecPart):
+    """The Python packages of the job's ranks, described by one file of the working folder; without, those of the host.
+
+    `requirements` is a requirements file or a `pyproject.toml`, `lock` a `uv.lock` with its `pyproject.toml` beside it.
+    """
+
+    requirements: InnerFile | None = None
+    lock: InnerFile | None = None
+
+    @property
+    def file(self) -> str | None:
+        """The file that the job names, or None."""
+        return self.requirements or self.lock
+
+    @model_validator(mode="after")
+    def _one_file(self) -> Self:
+        if self.requirements is not None and self.lock is not None:
+            raise ValueError(
+                "name one file: {requirements: requirements.txt}, {requirements: pyproject.toml} or {lock: uv.lock}"
+            )
+        if self.lock is not None and self.lock.rpartition("/")[2] != "uv.lock":
+            raise ValueError(
+                f"{self.lock!r} is no lock file of uv; it is named uv.lock. Other files are `requirements`"
+            )
+        return self
 
 
 def off_of(value: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import get_args
 
 import torch
 
+from headway.lookups import ask_no_name_servers
 from headway.selftest.findings import Finding, failure, findings_of
 from headway.selftest.members import TrialFailed
 from headway.selftest.trial import StateKind, run_trial
@@ -60,6 +61,7 @@ def main() -> None:
     """Parse the arguments, and print the findings."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cpu", action="store_true", help="test ranks on the CPU, over gloo")
+    ask_no_name_servers()  # this process keeps the stores
     for finding in run_self_test(cpu=parser.parse_args().cpu):
         sys.stdout.write(json.dumps(asdict(finding)) + "\n")
         sys.stdout.flush()

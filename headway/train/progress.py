@@ -53,12 +53,15 @@ class StepProgress:
         Without an agreement, because a peer was lost, the next synchronisation makes the ranks equal.
         """
         self._stepped = self._gradients.stepped
+        self._gradients.carried.batch_ended(
+            stepped=self._stepped, holds_gradients=not self._stepped and self._gradients.held
+        )
         if not (self._stepped or self._named) and self._batching.split.rank == 0 and not self._is_scaled:
             self._named = True
             warn(
                 f"the batch at sample {place.position.samples} of epoch {place.position.epoch} ended without "
-                "optimizer.step(); its samples count as trained, but a change of size loses gradients that the script "
-                f"accumulates over batches: {ACCUMULATE}"
+                "optimizer.step(); its samples count as trained, and changes of size and checkpoints wait for the next step, but "
+                f"the loss of a rank loses gradients that the script accumulates over batches: {ACCUMULATE}"
             )
         efficiency = self.efficiency if agreement is None else agreement.efficiency
         return self.show(self._after(place, step, trained, efficiency))

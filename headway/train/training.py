@@ -7,23 +7,30 @@ from contextlib import suppress
 from typing import NoReturn
 
 from headway.contract.orders import Order
-from headway.contract.runtime import PEER_LOST, Ready
+from headway.contract.runtime import PEER_LOST, Ready, Warned
 from headway.preemption import StopRequest
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
 from headway.train.data.batching import Batching
-from headway.train.data.boundary import Agreement, Boundary, BoundaryRequest, Statement
+from headway.train.data.boundary import ACCUMULATE, Agreement, Boundary, BoundaryRequest, Statement
 from headway.train.data.goal import TrainingGoal
 from headway.train.data.ledger import Ledger, LedgerOf
-from headway.train.data.position import Split, Step
+from headway.train.data.position import Position, Split, Step
 from headway.train.data.reported_values import ReportedValues
 from headway.train.departure import Departure
 from headway.train.gradients.averaging import Gradients
+from headway.train.gradients.carried import Wait
 from headway.train.gradients.probe import NoiseProbe
-from headway.train.host.output import exit_actions
+from headway.train.host.output import exit_actions, warn
 from headway.train.membership.changes import Changes
 from headway.train.membership.control import Mailbox
-from headway.train.membership.left_loop import mark_left, refuse_left
+from headway.train.membership.left_loop import (
+    LoopLeft,
+    mark_left,
+    mark_left_batch,
+    refuse_left,
+    refuse_left_batch,
+)
 from headway.train.membership.meeting import PeersLost, Superseded
 from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
@@ -39,6 +46,8 @@ class Training:
 
     Members may change in every method that begins or ends a step or an epoch. `plan` is the version of the batch plan,
     `evaluates` true within a step with an evaluation, and `first_step` the first one that the present members may report.
+    `in_step` is the monotonic begin and the position of the step that this rank is in, and `left_alone` the error by which
+    training ends, because another rank has left that step.
     """
 
     def __init__(
@@ -59,6 +68,9 @@ class Training:
         self.place = Place()
         self.plan = self.first_step = 0
         self.evaluates = False
+        self.in_step: tuple[float, Position] | None = None
+        self.left_alone: LoopLeft | None = None
+        self._left_batch: Position | None = None
         self.gradients, self.values = gradients, values
         self._replica, self._team, self._mailbox = replica, team, mailbox
         self._stop, self._changes, self._saver = stop, changes, saver
@@ -154,6 +166,7 @@ class Training:
         except PeersLost:
             self._change_members(None, lost=True)
             return False
+        self.in_step = time.monotonic(), self.place.position
         return True
 
     def end_step(self, step: Step, ledger_of: LedgerOf) -> None:
@@ -161,7 +174,9 @@ class Training:
 
         Ends the process if that is a stop, or if this rank is no longer a member.
         """
-        if self._commit(step, ledger_of) and self._agreement is not None:
+        committed = self._commit(step, ledger_of)
+        self.in_step = None
+        if committed and self._agreement is not None:
             self._rebalance(step, self._agreement)
             self._carry_out(self._agreement)
         else:
@@ -169,7 +184,8 @@ class Training:
 
     def abandon_step(self, step: Step, ledger_of: LedgerOf) -> None:
         """Commit the step if it was taken before the script left its loop."""
-        taken = self.gradients.stepped
+        taken, self.in_step = self.gradients.stepped, None
+        self._left_batch = None if taken else self.place.position
         self.gradients.abandon()
         agreed = self._agreement if taken and self._commit(step, ledger_of) else None
         if agreed is not None and not agreed.uses_state(self._team.generation):
@@ -186,6 +202,8 @@ class Training:
             if self._present_progress.finished_within_epoch(self.place):
                 break
             try:
+                if self._left_batch == self.place.position and (store := self.peers.store) is not None:
+                    mark_left_batch(store, self.peers.rank, self.place.position)
                 self._at_boundary.begin(self._statement(Ledger(), self._team.due()))
                 agreement = self._at_boundary.agree(0)
             except PeersLost:
@@ -309,6 +327,8 @@ class Training:
     def _carry_out(self, agreement: Agreement) -> None:
         used = agreement.uses_state(self._team.generation)
         try:
+            if used and self._awaits_own_step(stops=agreement.request is BoundaryRequest.STOP):
+                return  # the ranks make the same requests again at the next boundary
             if used:
                 self.values.share(self.peers)
                 self.place = self._reading.collect(self.peers, self.place)
@@ -323,6 +343,36 @@ class Training:
             self._change_members(self._team.due())
         elif agreement.request is BoundaryRequest.CHECKPOINT and self._saves:
             self._saver.begin(self._replica, self.place)
+
+    def _awaits_own_step(self, *, stops: bool) -> bool:
+        """Return True, on every rank alike, if a change waits for the step of a script that accumulates on its own.
+
+        A change before that step would drop its gradients, and a checkpoint would not have them.
+
+        Raises:
+            PeersLost: a peer is gone.
+        """
+        mine = self.gradients.carried.wait(time.monotonic(), stops=stops)
+        return max(answer for (answer,) in self.peers.gather(mine)) == Wait.FOR_STEP
+
+    def _drop_carried(self, *, repeats: bool) -> str | None:
+        """Drop the gradients that the script carries over batches, and return what is to be said; None without any.
+
+        `repeats`: a peer was lost, so the script's own counter may count the present batch twice.
+        """
+        known, lost = self.gradients.carried.known, self.gradients.carried.dropped()
+        if not self._state_sync.has_state or not (lost or (known and repeats)):
+            return None
+        twice = ", and its own counter may count the repeated batch twice" if repeats else ""
+        return (
+            f"the gradients of {lost} batches before sample {self.place.samples:,} are lost: the script accumulates over batches "
+            f"by itself{twice}, so the result differs from that of an undisturbed run; {ACCUMULATE}, which loses none"
+        )
+
+    def _warn_of_lost(self, text: str | None) -> None:
+        if text is not None:
+            warn(text)
+            self._mailbox.send(Warned, code="GRADIENTS_LOST", text=text)
 
     @property
     def _saves(self) -> bool:
@@ -353,15 +403,18 @@ class Training:
         May end the process: if this rank is not a member, on a request to stop, or when no order comes.
 
         Raises:
-            LoopLeft: a peer was lost because it has left the training loop.
+            LoopLeft: a peer was lost because it has left the training loop, or a batch that others train.
         """
+        if self.left_alone is not None:
+            raise self.left_alone
         if lost and self._team.peers is not None and (store := self._team.peers.store) is not None:
             with suppress(PeersLost):
                 refuse_left(store, self.place.steps)
+                refuse_left_batch(store)
         self._changes.begin(None if lost else order)
         self._boundary = None
         self.pace.restart()
-        batch = self.split.global_batch
+        batch, unsaid = self.split.global_batch, self._drop_carried(repeats=lost)
         self.gradients.detach()
         if self.gradients.stepped_incomplete:
             self._state_sync.has_state = self.gradients.stepped_incomplete = False
@@ -386,6 +439,7 @@ class Training:
                 self._team.abort()
                 order, after = None, following.generation
         self._resume(peers, batch)
+        self._warn_of_lost(unsaid)
         self._changes.complete(lost=following.lost)
 
     def _meet(self, order: Order) -> Peers:
@@ -427,4 +481,5 @@ class Training:
     def _leave_on_request(self) -> NoReturn:
         if self._state_sync.has_state:
             self._report()
+            self._warn_of_lost(self._drop_carried(repeats=False))
         self._departure.on_request(self.place, saves=self._saves)

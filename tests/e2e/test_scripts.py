@@ -10,6 +10,7 @@ import pytest
 from headway.contract.run_facts import ProgressSource
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import JobState, JobView, Reason
+from headway.errors import LeftOutWarning
 from tests.e2e.conftest import SCRIPTS, Cluster
 
 REGEX = r"iter (?P<step>\d+).*loss (?P<loss>[\d.]+)"
@@ -91,3 +92,30 @@ def test_a_library_script_that_is_one_process_trains_without_a_launcher(
     assert (done.state, done.reason) == (JobState.SUCCEEDED, Reason.COMPLETED)
     assert done.progress.source is ProgressSource.LIBRARY
     assert done.progress.epochs_exact == 2
+
+
+def test_a_data_file_that_gitignore_keeps_from_the_upload_is_explained_and_its_rule_sends_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    files = {
+        "train.py": "print(len(open('data/x.csv').read()))\n",
+        "data/x.csv": "12345",
+        ".gitignore": "*.csv\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    spec = JobSpec.model_validate({"name": "ignored", "run": "python train.py", "workdir": str(tmp_path)})
+    with pytest.warns(
+        LeftOutWarning, match=r"1 file .* data/x\.csv\. .* add `!data/\*\.csv` to \.headwayignore"
+    ):
+        job_id = cluster.client.submit(spec).id
+    failed = ended(cluster, job_id)
+    assert (failed.state, failed.reason) == (JobState.FAILED, Reason.USER_ERROR)
+    first = failed.message.splitlines()[0]
+    assert "if data/x.csv is in the submitted folder" in first
+    assert "write !data/x.csv into .headwayignore" in first
+    (tmp_path / ".headwayignore").write_text("!data/*.csv\n")
+    done = ended(cluster, cluster.client.submit(spec).id)
+    assert done.state is JobState.SUCCEEDED
+    assert list(cluster.client.log_lines(done)) == ["[0] 5"]

@@ -20,13 +20,16 @@ from typing import Any, TypeVar
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from headway.contract import rank_lines, runtime
+from headway.lookups import ask_no_name_servers
 from tests.elastic.devices import device_env
 from tests.elastic.ranks import PRELOAD, be_a_rank
+from worker_agent.runs.environment import QUICK_LOOKUPS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PATIENCE_S = 240.0
 
 Kind = TypeVar("Kind")
+ask_no_name_servers()  # this process keeps the stores, as the agent's child does
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(PRELOAD)
 
@@ -143,6 +146,7 @@ class Job:
         common = {
             "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/"),
+            "RES_OPTIONS": QUICK_LOOKUPS,
             "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size),
             "MASTER_ADDR": "127.0.0.1",

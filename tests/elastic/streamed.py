@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from headway.lookups import no_name_servers
 from headway.train.collectives.backend import Rendezvous
 from headway.train.collectives.buckets import broadcast
 from headway.train.collectives.groups import CONNECT_TIMEOUT, abort_groups, forget_groups
@@ -36,6 +37,8 @@ NAME = "streamed"
 SILENT = "streamed-silent"
 _LONGEST_DELAY_S = 0.004
 _POLL_S = 0.001
+_MEETING_S = 60.0
+"""Longest wait for members, so that a test which fails ends. NCCL waits without a limit."""
 _BUCKET_BYTES = 2**16 - 512
 """So small that the state of a test takes several, and no divisor of its tensors."""
 _PART_BYTES = 2**20
@@ -129,7 +132,7 @@ class StreamedGroup(dist.ProcessGroup):
     def __init__(self, store: Any, rank: int, size: int, stream: Stream, *, silent: bool) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # as subclasses in Python do
         # A connection of its own: others hold theirs while they wait for a key.
-        self._store = store.clone() if size > 1 and hasattr(store, "clone") else store
+        self._store = _clone(store) if size > 1 and hasattr(store, "clone") else store
         self._stream = stream
         self._silent = silent
         self._name = ""
@@ -276,14 +279,18 @@ class StreamedGroup(dist.ProcessGroup):
         self._connected = True
 
     def _meet(self) -> None:
+        give_up_s = time.monotonic() + _MEETING_S
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            store = self._store.clone()  # the connection to the root
+            listener.settimeout(_MEETING_S)
+            store = _clone(self._store)  # the connection to the root
             store.set(f"listens/{self.rank()}", str(listener.getsockname()[1]))
             if self.rank():
                 listener.accept()[0].close()
             else:
                 others = [f"listens/{rank}" for rank in range(1, self.size())]
                 while not store.check(others):
+                    if time.monotonic() > give_up_s:
+                        raise TimeoutError("a member did not come")
                     time.sleep(_POLL_S)
                 for one in others:
                     socket.create_connection(("127.0.0.1", int(store.get(one)))).close()
@@ -337,6 +344,11 @@ class StreamedGroup(dist.ProcessGroup):
     def _pause(self, seconds: float) -> None:
         if self._aborted.wait(seconds):
             raise Aborted("the communicator is gone")
+
+
+def _clone(store: Any) -> Any:
+    with no_name_servers():
+        return store.clone()
 
 
 class Streamed:

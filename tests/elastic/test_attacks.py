@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -84,6 +85,27 @@ def test_rank_that_leaves_the_loop_alone_fails_the_job_with_a_sentence(job: Call
 def test_ranks_that_leave_the_loop_together_end_with_code_0(job: Callable[..., Job]) -> None:
     started = job("leaving.py", "--leaves", 3, "--all", 3).start(2)
     assert started.wait() == [0, 0], started.output()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [[], ["--buffers"]])
+def test_rank_that_leaves_a_batch_before_its_backward_pass_is_named_within_seconds(
+    job: Callable[..., Job], model: list[str]
+) -> None:
+    began_s = time.monotonic()
+    started = job("leaving.py", "--inner", "--leaves", 2, "--all", 9, *model).start(3)
+    codes_of = started.wait()
+    assert {1} <= set(codes_of) <= {1, -9}, "the launcher kills those that are left"
+    said = "LOOP_LEFT: rank 1 left the loop over the data in epoch 1, within the batch at sample 24"
+    assert said in started.output()
+    assert time.monotonic() - began_s < 50, "not after the time limit of the ranks, 60 s"
+
+
+@pytest.mark.slow
+def test_ranks_that_leave_before_the_same_batch_go_on_with_the_next_epoch(job: Callable[..., Job]) -> None:
+    started = job("leaving.py", "--inner", "--leaves", 2, "--all", 2).start(2)
+    assert started.wait() == [0, 0], started.output()
+    assert "LOOP_LEFT" not in started.output()
 
 
 @pytest.mark.slow

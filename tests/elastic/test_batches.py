@@ -205,7 +205,7 @@ def test_ranks_that_step_together_in_their_own_rhythm_are_told_once(job: Callabl
 def test_new_rank_that_steps_in_another_rhythm_ends_alone_and_the_others_go_on(
     job: Callable[..., Job],
 ) -> None:
-    live = Live(job("skipping.py", "--every", 2))
+    live = Live(job("skipping.py", "--every", 2, "--apart"))
     live.start(1, steps=3)
     live.wait_until_held()
     live.give(live.newcomers(["1.0"], 1))

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
-from tools.gate import MOST_REPEATED, STAGES, Outcome, outcome_of, run_pytest, table, verdict
+from tools.gate import (
+    MOST_REPEATED,
+    STAGES,
+    Lane,
+    Outcome,
+    Stage,
+    outcome_of,
+    run_pytest,
+    run_stages,
+    table,
+    verdict,
+)
 from tools.stress import first_failure
 
 UNSTABLE = """
@@ -93,6 +105,31 @@ def test_a_repetition_runs_in_a_fresh_process(tmp_path: Path) -> None:
     assert first.cpu_s > 0
     again = run_pytest(alone, tmp_path / "again.jsonl")
     assert (again.exit_code, again.failures, len(again.durations_s)) == (0, {}, 1)
+
+
+def stage(folder: Path, name: str, lane: Lane, *lines: str) -> Stage:
+    """Return a stage with one test, whose body has these lines."""
+    body = "\n    ".join(lines)
+    (folder / f"test_{name}.py").write_text(
+        f"import os\n\ndef test_{name}():\n    {body}\n", encoding="utf-8"
+    )
+    options = ("-p", "no:cacheprovider", "--rootdir", str(folder))
+    return Stage(name=name, folders=(str(folder / f"test_{name}.py"),), lane=lane, options=options)
+
+
+def test_lanes_run_side_by_side_and_the_last_one_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # each end opens when the other one does
+    pipe, done = repr(str(tmp_path / "pipe")), repr(str(tmp_path / "done"))
+    stages = [
+        stage(tmp_path, "alone", Lane.ALONE, f"assert os.path.exists({done})"),
+        stage(tmp_path, "writer", Lane.PROCESSES, f"open({pipe}, 'w').close()"),
+        stage(tmp_path, "second", Lane.PROCESSES, f"open({done}, 'w').close()"),
+        stage(tmp_path, "reader", Lane.COMPUTING, f"open({pipe}).close()", "assert os.nice(0) == 19"),
+    ]
+    found = run_stages(stages, [], tmp_path)
+    assert {name: (one.exit_code, len(one.durations_s)) for name, one in found.items()} == dict.fromkeys(
+        ("alone", "writer", "second", "reader"), (0, 1)
+    )
 
 
 def test_stress_keeps_the_output_of_the_first_failure(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ The launcher uses this module too, so it imports nothing but the standard librar
     <state>/slots.json            slot number of each device
     <state>/probes.json           seconds that each device's first successful probe took
     <state>/bundles/              downloaded bundles by digest
+    <state>/environments/<digest>/ Python environments of jobs; `*.partial` is one that is being built or removed
     <state>/scratch               link to the folder with the temporary files of jobs
     <state>/runs/<job>/fence.json newest generations seen; older ones are refused
     <state>/runs/<job>/order.json newest order of members, copied into the control folders of the job's runs
@@ -24,6 +25,7 @@ The launcher uses this module too, so it imports nothing but the standard librar
     <state>/runs/<job>/<generation>/
         command.json     the `run` command as it arrived
         notes.json       the agent's record of its actions on the run
+        environment.json path of the run's Python environment, if it has one of its own
         launch.json      the agent's order to the launcher
         rank-N.env       environment of a rank; the launcher never reads it, because ranks inherit its memory
         started          exists once the launcher accepted the order; says how the ranks were started
@@ -126,6 +128,7 @@ class RunFolder:
     ended = _Entry("ended")
     shipped = _Entry("shipped")
     control = _Entry("control")
+    environment = _Entry("environment.json")
     order = _Entry(Path("control", ORDER_FILE))
     stop = _Entry(Path("control", STOP_FILE))
     output_ready = _Entry(Path("control", OUTPUT_FILE))
@@ -150,6 +153,12 @@ class RunFolder:
     def job(self) -> JobFolder:
         """Folder of the job on this node."""
         return JobFolder(self.path.parent)
+
+    @property
+    def own_environment(self) -> Path | None:
+        """Folder of the run's Python environment; None if the run uses the packages of the host."""
+        path = read_json(self.environment)
+        return None if path is None else Path(path)
 
     @property
     def work(self) -> Path:
@@ -223,6 +232,7 @@ class StateFolder:
     slots = _Entry("slots.json")
     probes = _Entry("probes.json")
     bundles = _Entry("bundles")
+    environments = _Entry("environments")
     scratch = _Entry("scratch")
     runs = _Entry("runs")
 

@@ -160,20 +160,42 @@ class Isolation:
         own += [one for one in (checkpoint_folder(command),) if one is not None]
         closed = self.kind == "landlock"
         private = [*self.closed, *_parent(command)]
+        packages = [one for one in (folder.own_environment,) if one is not None]
         logs = [folder.log(slot.rank) for slot in command.ranks]  # programs reopen /dev/stdout
         return Confinement(
             uid=user,
             groups=device_groups() if user is not None else (),
-            reach=_texts([*own, folder.control, *code_folders(self.base_env, private)])
+            reach=_texts([*own, folder.control, *packages, *code_folders(self.base_env, private)])
             if user is not None
             else (),
             private=_texts(private) if closed else (),
             own=_texts(own) if closed else (),
             written=_texts([folder.control, *logs]) if closed else (),
-            code=_texts(interpreter_folders(private)) if closed else (),
+            code=_texts([*packages, *interpreter_folders(private)]) if closed else (),
             group=None if self.groups is None else str(self.groups.make(folder.name)),
             max_processes=MAX_PROCESSES if user is not None else None,
             umask=self.umask,
+        )
+
+    def build_confinement(self, name: str, folder: Path, readable: Sequence[Path]) -> Confinement:
+        """Return the confinement of the build of an environment, which may write to `folder` alone of the closed folders.
+
+        The build has no job's user: it writes what other jobs execute, so no job may reach it. `readable` are further
+        folders that it may read.
+        """
+        user = self.user_of(f"environment {name}")
+        if user is not None:
+            for one in (self.state.path, folder.parent):
+                one.chmod(0o711)
+        closed = self.kind == "landlock"
+        code = code_folders(self.base_env, self.closed)
+        return Confinement(
+            uid=user,
+            reach=_texts([folder, *readable, *code]) if user is not None else (),
+            private=_texts(self.closed) if closed else (),
+            own=_texts([folder]) if closed else (),
+            code=_texts([*readable, *interpreter_folders(self.closed)]) if closed else (),
+            max_processes=MAX_PROCESSES if user is not None else None,
         )
 
     def _make_checkpoints(self, folder: Path, user: int | None) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from headway.contract.runtime import ENV_JOB_NAME, EXIT_RETRY
+from headway.lookups import ask_no_name_servers
 from worker_agent.host.folders import RunFolder, read_json
 from worker_agent.isolation import control_groups
 from worker_agent.launcher import confinement, containers, preload, program
@@ -113,6 +114,7 @@ def keep_store(listener: socket.socket, log: Path) -> NoReturn:
     _reset_signals()
     _redirect(log)
     name_process("headway store")
+    ask_no_name_servers()
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
 
     port = listener.getsockname()[1]

@@ -134,7 +134,12 @@ def children_of(pid: int, uid: int | None) -> list[Process]:
 
 def any_of(uid: int) -> bool:
     """Return True if a process of the host belongs to the user."""
-    return any(_user(one.pid) == uid for one in _living())
+    return bool(owned_by(uid))
+
+
+def owned_by(uid: int) -> list[Process]:
+    """Return the living processes of the host that belong to the user."""
+    return [one for one in _living() if _user(one.pid) == uid]
 
 
 def descends(pid: int, ancestor: int) -> bool:

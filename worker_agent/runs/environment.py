@@ -29,8 +29,12 @@ _PASSED = frozenset(
         "SSL_CERT_FILE",
         "SSL_CERT_DIR",
         "REQUESTS_CA_BUNDLE",
+        "RES_OPTIONS",
     }
 )
+QUICK_LOOKUPS = "timeout:1 attempts:3"
+"""Options of the resolver, as `RES_OPTIONS`. A store is opened without name servers (`headway.lookups`), but torch connects
+to it again by itself, and looks up its name: with a lost answer 5 s, as glibc's default is, and 10 s or more without a server."""
 _PASSED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "UCX_", "FI_", "CUDA_", "NVIDIA_")
 """Prefixes of variables for the locale, and for a site's network and GPUs."""
 
@@ -85,6 +89,7 @@ def rank_env(
         launcher = _torchrun(command, rank, control, agent_keeps_store=agent_keeps_store)
     defaults = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     return {
+        "RES_OPTIONS": QUICK_LOOKUPS,
         **base,
         **defaults,
         **command.env,
@@ -102,6 +107,12 @@ def visible_devices(command: RunCommand, slots: Mapping[int, SlotInfo]) -> str:
     """
     ordered = sorted(command.ranks, key=lambda rank: rank.local_rank)
     return ",".join(slots[rank.slot].uuid or "" for rank in ordered).strip(",")
+
+
+def environment_variables(base: Mapping[str, str], environment: Path) -> dict[str, str]:
+    """Return the variables by which a rank finds the Python of its own environment before that of the host."""
+    path = os.pathsep.join([str(environment / "bin"), base["PATH"]])
+    return {"PATH": path, "VIRTUAL_ENV": str(environment), "PYTHONNOUSERSITE": "1"}
 
 
 def _torchrun(

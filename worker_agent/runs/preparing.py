@@ -6,13 +6,14 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from headway.contract.agents import RunCommand, SlotInfo
 from headway.contract.runtime import ENV_OUTPUT_DIR
+from worker_agent.environments.cache import BadRequirements, BuildCancelled, BuildFailed, EnvironmentCache
 from worker_agent.host.folders import RunFolder, write_json
 from worker_agent.isolation.engines import DetectedEngine, container_of
 from worker_agent.isolation.modes import Isolation, give
@@ -33,7 +34,7 @@ from worker_agent.output.places import (
     start_folder,
 )
 from worker_agent.runs.bundles import BadBundle, BundleCache
-from worker_agent.runs.environment import rank_env, threads_per_rank, visible_devices
+from worker_agent.runs.environment import environment_variables, rank_env, threads_per_rank, visible_devices
 
 _log = structlog.get_logger()
 
@@ -71,8 +72,10 @@ class Preparer:
         secrets: RunSecrets,
         storage: StorageKeys,
         outputs: Outputs,
+        environments: EnvironmentCache,
         stopping: threading.Event,
     ) -> None:
+        self._environments = environments
         self._outputs = outputs
         self._bundles = bundles
         self._storage = storage
@@ -88,10 +91,13 @@ class Preparer:
         for made in (folder.work, *inner_folders(command, folder)):
             give(made, user)
 
-    def prepare(self, command: RunCommand, folder: RunFolder) -> CannotPrepare | None:
-        """Create the working folder of the run, and fetch its secrets, checkpoint keys and output folder.
+    def prepare(
+        self, command: RunCommand, folder: RunFolder, cancelled: Callable[[], bool]
+    ) -> CannotPrepare | None:
+        """Create the working folder of the run, fetch its secrets, checkpoint keys and output folder, and build its
+        environment.
 
-        Return the reason if that is not possible.
+        Return the reason if that is not possible. `cancelled` tells that the run is no longer wanted.
         """
         if self._isolation.broken:
             return CannotPrepare(
@@ -132,7 +138,24 @@ class Preparer:
             except OSError as error:
                 return CannotPrepare(f"The folders of the run could not be created: {error}", retryable=True)
             else:
-                return None
+                return self._provide_environment(command, folder, cancelled)
+
+    def _provide_environment(
+        self, command: RunCommand, folder: RunFolder, cancelled: Callable[[], bool]
+    ) -> CannotPrepare | None:
+        given = {**command.env, **self._secrets.env(folder.name)}
+        try:
+            self._environments.provide(command, folder, given, cancelled)
+        except (BadRequirements, BuildFailed) as error:
+            hide = self._secrets.redactor(folder.name, has_secrets=bool(command.secrets))
+            text = str(error) if hide is None else hide.text(str(error))
+            _log.warning("no environment", run=folder.name, problem=text)
+            return CannotPrepare(text, retryable=isinstance(error, BuildFailed) and error.retryable)
+        except BuildCancelled:
+            return CannotPrepare("The run was stopped while its environment was built.", retryable=True)
+        except OSError as error:
+            return CannotPrepare(f"The environment could not be created: {error}", retryable=True)
+        return None
 
 
 def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_stores: bool) -> LaunchPlan:
@@ -145,6 +168,7 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
     if command.live:
         allow_writes(folder, 0)  # ranks wait for later generations only where the file exists
     method = start_method(command.run, command.env)
+    environment = folder.own_environment
     slots = {slot.index: slot for slot in host.slots}
     missing = [rank.slot for rank in command.ranks if rank.slot not in slots]
     if missing:
@@ -160,11 +184,13 @@ def launch_plan(command: RunCommand, folder: RunFolder, host: Host, *, hosts_sto
         **after_variables(command, folder),
     }
     start = start_folder(command, folder)
+    if environment is not None:
+        base |= environment_variables(base, environment)
     if start != folder.work:  # modules of the bundle are found regardless of the start folder
         base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder.work), base.get("PYTHONPATH", "")]))
     return LaunchPlan(
         argv=start_argv(method.argv, command, folder),
-        how=method.how,
+        how=method.how if environment is None else "spawn",  # the launcher has the host's packages
         cwd=str(start),
         threads=threads,
         store_host=command.master_addr if command.hosts_store and hosts_stores else None,

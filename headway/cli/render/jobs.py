@@ -67,6 +67,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("state", state_text(job.state) + Text(f"  {job.reason}")),
         ("why", Text(job.present or job.message)),
         *(() if job.starts_at is None else (("starts", _start(job.starts_at, now)),)),
+        *(("warning", Text(one)) for one in done.warnings),
         ("id", job.id),
         ("project", f"{job.project}, priority {spec.priority}"),
         ("owner", Text(job.owner or "-")),

@@ -131,6 +131,8 @@ class JobProgress(WorkProgress):
     repeated_shards: int = 0
     """Shards with such samples, counted once for each loss."""
     slow_ranks: list[SlowRank] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    """Facts by which the result may differ from that of an undisturbed run, oldest first; the first 16 of them."""
     standstill: Standstill | None = None
     """The last standstill of ranks that wait for each other, until a step of its generation; None while training steps."""
     lingering: Lingering | None = None

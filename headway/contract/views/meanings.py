@@ -130,7 +130,7 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "script asked.",
         ),
         Reason.START_FAILED: Meaning(
-            "A rank could not be started: its bundle, program, image or secret was missing.",
+            "A rank could not be started: its bundle, program, image, packages or secrets were missing.",
             "The message contains the host's own error. Correct what it names and submit the job again.",
         ),
         Reason.USER_ERROR: Meaning(

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_map_only
 
 from headway.train.checkpoint.staging import is_sharded
 from headway.train.collectives.losses import GROUP_ERRORS, is_loss
+from headway.train.gradients.carried import CarriedGradients
 from headway.train.gradients.clock import Clock
 from headway.train.gradients.commit import StepCommit
 from headway.train.gradients.depths import PartialStep
@@ -74,6 +75,8 @@ class Gradients:
         """Place of this rank in its pipeline; None for a model without stages."""
         self.commit: StepCommit | None = None
         """Agreement of the ranks on each step, where shards have copies."""
+        self.carried = CarriedGradients()
+        """Batches whose gradients the script keeps for its own step."""
         self.clock = Clock()
         """Progress of training, which learning-rate schedules follow."""
         self.model = ElasticModule(model)
@@ -84,10 +87,9 @@ class Gradients:
         self._shards = False
         self._fixed: FixedLayers | None = None
         self._samples = self._done = 0
-        self._alone = False
+        self._alone = self._fresh = False
         self._global_batch = self._groups = 1
         self._weight = 1.0
-        self._fresh = False
         self._peers: Peers | None = None
         self._exchange: TrainableExchange | None = None
         self._ddp: DistributedDataParallel | None = None
@@ -281,6 +283,11 @@ class Gradients:
     def break_off(self) -> None:
         """Record that a peer was lost, and that results of a sharded model are zeros until the next step."""
         self.broken = self.without_results = True
+
+    @property
+    def held(self) -> bool:
+        """True while a parameter of the model has a gradient."""
+        return any(one.grad is not None for one in self.trainable.all)
 
     @property
     def shard_weight(self) -> float:

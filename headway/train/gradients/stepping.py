@@ -83,6 +83,7 @@ def step_once_per_batch(optimizer: Any, gradients: Gradients, skipped: SkippedSt
     @functools.wraps(zero_grad)
     def zero_grad_or_skip(_self: Optimizer, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  # torch's signature
         if skipped_in[0] != gradients.batch_number:
+            gradients.carried.zeroed()
             zero_grad() if set_to_none else zero_grad(set_to_none)
 
     # Methods of this object, as in torch's schedulers, because other objects already refer to it.

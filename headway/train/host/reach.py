@@ -34,10 +34,14 @@ def why_out_of_reach(addresses: Collection[str]) -> str | None:
     return next((one for one in found if one is not None), None)
 
 
-def try_server(address: str, timeout_s: float) -> None:
-    """Connect to the server at `host:port`, and disconnect. Raises OSError if it does not answer in time."""
+def try_server(address: str, timeout_s: float) -> str:
+    """Connect to the server at `host:port`, and disconnect. Return the numeric address of the host that answered.
+
+    Raises OSError if it does not answer in time.
+    """
     host, _, port = address.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as connection:
+        return socket.getnameinfo(connection.getpeername(), socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
 
 
 def _why_no_answer(address: str) -> str | None:

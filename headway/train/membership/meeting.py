@@ -15,12 +15,14 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from headway.contract.orders import Order
 from headway.contract.runtime import CANNOT_REACH
+from headway.lookups import no_name_servers
 from headway.train.collectives.losses import GROUP_ERRORS, is_loss
 from headway.train.host.connections import connections, disconnect, has_unanswered_attempt
 from headway.train.host.reach import ReachPatience, reach_failure, try_server
 
-_TRY = timedelta(seconds=1)
-"""Timeout of one attempt to reach a store; torch cannot be interrupted during an attempt."""
+_TRY_S = 1.0
+"""Timeout of the first attempts to reach a store; torch cannot be interrupted during an attempt."""
+_LONGEST_TRY_S = 60.0
 _PAUSE_S = 0.05
 """Pause between two attempts to reach a store."""
 _WATCH_S = 0.05
@@ -58,24 +60,42 @@ def leave_marker(
 
 def open_store(order: Order, timeout: timedelta, superseded: Callable[[], bool]) -> Any:
     """Open the generation's own part of an order's store, so that no address of an old generation is used."""
-    host, _, port = order.store.rpartition(":")
+    port = int(order.store.rpartition(":")[2])
     give_up_s = time.monotonic() + timeout.total_seconds()
-    patience = ReachPatience(order.store)
+    patience, limit_s = ReachPatience(order.store), _TRY_S
     while True:
+        began_s = math.inf  # it has not begun if nothing answers
         try:
             # Torch writes several lines for each second without an answer: it tries only where something answers.
-            try_server(order.store, _TRY.total_seconds())
-            store = TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=_TRY)
+            host = try_server(order.store, _TRY_S)
+            began_s = time.monotonic()
+            with no_name_servers():
+                limit = timedelta(seconds=limit_s)
+                store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=limit)
         except (OSError, RuntimeError) as error:
             if superseded():
                 raise Superseded from None
             patience.warn(error)
             if time.monotonic() > give_up_s or patience.is_cut_off(error):
                 raise RuntimeError(patience.failure(error)) from None
+            limit_s = next_limit_s(limit_s, time.monotonic() - began_s)
             time.sleep(_PAUSE_S)
         else:
             store.set_timeout(timeout)
             return PrefixStore(f"headway/{order.generation}", store)
+
+
+def next_limit_s(limit_s: float, took_s: float) -> float:
+    """Return the time limit of the next attempt to reach a store that answers, after one that failed.
+
+    Torch checks its limit between the parts of an attempt. One that took much longer was held up by this host, for example by its
+    resolver, so that every other with the same limit would fail, too: the next may take twice as long, up to a minute.
+
+    Args:
+        limit_s: limit of the attempt that failed, in seconds.
+        took_s: seconds that it took.
+    """
+    return max(limit_s, min(2 * took_s, _LONGEST_TRY_S)) if took_s > 2 * limit_s else limit_s
 
 
 def wait_for_all(store: Any, order: Order, superseded: Callable[[], bool], wait_s: float) -> None:

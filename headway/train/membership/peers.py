@@ -132,7 +132,9 @@ class Peers:
         self.waits = Waits(self.device)
         """Operations that wait for peers."""
         self._guards: list[LossGuard] = []
-        self._stuck = False
+        self._ending = threading.Lock()
+        """Held by an abort: it ends the groups of the process, and would end those of the next peers if it came later."""
+        self._left = self._stuck = False
         self._timeout = timeout
         self._connections: frozenset[str] = frozenset()
         _living.add(self)
@@ -381,6 +383,8 @@ class Peers:
     def leave(self) -> None:
         """Leave the group, when this rank waits for no operation with peers."""
         self.settle()
+        with self._ending:
+            self._left = True
         if self._stuck:
             _abandoned.append((dist.group.WORLD, self._control))
         if dist.is_initialized():
@@ -402,10 +406,12 @@ class Peers:
     def abort(self) -> None:
         """End all waits for peers in this process. Any thread may call it."""
         self.aborted = True
-        try:
-            self._backend.abort()
-        finally:  # an abort of the backend that fails must not keep the other waits
-            for guard in self._guards:
-                guard.keep_names()
-            disconnect(self._connections)
-            self._stuck = self.waits.fulfil() or self._stuck
+        with self._ending:
+            try:
+                if not self._left:
+                    self._backend.abort()
+            finally:  # an abort of the backend that fails must not keep the other waits
+                for guard in self._guards:
+                    guard.keep_names()
+                disconnect(self._connections)
+                self._stuck = self.waits.fulfil() or self._stuck

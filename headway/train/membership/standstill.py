@@ -22,6 +22,8 @@ from headway.preemption import StopRequest
 from headway.train.host.connections import retransmit_each_second, unanswered_hosts
 from headway.train.host.output import warn
 from headway.train.membership.control import Mailbox
+from headway.train.membership.left_loop import BatchPosition, LoopLeft, find_left_batch
+from headway.train.membership.meeting import PeersLost
 from headway.train.membership.peers import Peers
 from headway.train.membership.team import Team
 
@@ -129,7 +131,13 @@ class PacedTraining(Protocol):
 
     evaluates: bool
     """True within a step with an evaluation."""
+    left_alone: LoopLeft | None
+    """Error by which training ends once its waits are aborted, because another rank has left the present batch."""
     pace: StepPace
+
+    @property
+    def in_step(self) -> tuple[float, BatchPosition] | None:
+        """Monotonic begin and position of the step that this rank is in; None between two steps."""
 
 
 class PeerLinks:
@@ -177,7 +185,7 @@ class StandstillWatch:
         self._stop_file = str(control / STOP_FILE) if control is not None else None
         self._links: PeerLinks | None = None
         self._stopped: tuple[float, float] | None = None
-        self._next_s = 0.0
+        self._next_s = self._asked_s = 0.0
         self._unanswered: frozenset[str] = frozenset()
 
     def start(self) -> None:
@@ -195,6 +203,8 @@ class StandstillWatch:
             now_s, since_s = time.monotonic(), peers.waits.since_s()
             if self._ends_wait(now_s, since_s, self._links):
                 self._abort(peers)
+            elif self._is_left_alone(now_s, peers):
+                peers.abort()  # training then names the rank that left
             elif since_s is not None and now_s - since_s >= _IMPATIENT_S and now_s >= self._next_s:
                 self._next_s = now_s + _IMPATIENT_S
                 retransmit_each_second()
@@ -231,6 +241,19 @@ class StandstillWatch:
         return links.is_lost(now_s, since_s) or must_abort(
             now_s, since_s, *self._stopped, save_s=self._save_s(), is_gone=lambda: bool(unanswered_hosts())
         )
+
+    def _is_left_alone(self, now_s: float, peers: Peers) -> bool:
+        """Return True if another rank has left the batch of the step that this rank has been in for a second."""
+        step, store = self._training.in_step, peers.store
+        if step is None or store is None or now_s - max(step[0], self._asked_s) < _IMPATIENT_S:
+            return False
+        self._asked_s = now_s
+        try:
+            found = find_left_batch(store, step[1])
+        except PeersLost:
+            return False  # the step finds the loss
+        self._training.left_alone = found
+        return found is not None
 
     def _abort(self, peers: Peers) -> None:
         if self._team.peers is peers and not peers.aborted:

@@ -13,6 +13,7 @@ import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.contention.guaranteed_jobs import GuaranteedJobs, Tenure
+from service.domain.contention.priorities import by_turn
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import goodput_now, kind_capacity
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
@@ -24,7 +25,8 @@ class Evidence:
 
     Attributes:
         known: (J, C) configurations whose size the job or its class has run on.
-        exempt: (J,) jobs whose size needs no evidence: fixed by a user, or never measured at all.
+        exempt: (J,) jobs whose size needs no evidence: fixed by a user, or never measured at all. While the minimums do not
+            fit, their surplus still stops no running job.
         entitled: (J,) jobs of projects that claim guaranteed slots. They need no evidence for a size.
         nodes: (K,) nodes of each kind that have slots.
         restarted: (J,) jobs that restart to change their size; None if there are none.
@@ -75,6 +77,7 @@ def unproven(given: RoundInput, evidence: Evidence, tenure: Tenure, seats: Guara
             :, None
         ]
         waits |= given.allowed & grows & barred
+        waits |= _crowding(given, evidence, tenure, seats, demand)
     return np.asarray(waits)
 
 
@@ -129,6 +132,28 @@ def _explorers(given: RoundInput, fits: BoolArray, more: FloatArray, free: float
     order = candidates[np.argsort(-relative[candidates], kind="stable")][: max(number, 0)]
     needs = np.where(fits, more, 0.0).max(axis=1, initial=0.0)[order]
     return np.asarray(order[np.cumsum(needs) <= free])
+
+
+def _crowding(
+    given: RoundInput, evidence: Evidence, tenure: Tenure, seats: GuaranteedJobs, demand: FloatArray
+) -> BoolArray:
+    """Return the configurations (J, C) of starting jobs with seats whose surplus would stop a running job.
+
+    A running job counts if its minimum fits beside all seats, in the order of turns.
+    """
+    holds, seated = given.current != NOTHING, seats.columns != NOTHING
+    room = kind_capacity(given) - demand[:, seats.columns[seated]].sum(axis=1)
+    stays = holds & ~seated & ~tenure.forced & ~seats.barred & (seats.smallest != NOTHING)
+    for job in by_turn(stays, tenure.priority, given.waited_s):
+        least = demand[:, seats.smallest[job]]
+        if (least <= room).all():
+            room -= least
+    slots = given.configurations.slots
+    grown = slots[None, :] > slots[np.maximum(seats.columns, 0)][:, None]
+    starts = seated & ~holds & ~evidence.entitled
+    more = demand[:, None, :] - demand[:, np.maximum(seats.columns, 0)][:, :, None]
+    crowds = (more > np.maximum(room, 0.0)[:, None, None]).any(axis=0)
+    return np.asarray(starts[:, None] & grown & crowds & given.allowed)
 
 
 def _displacing(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row, Solve
-from service.domain.contention.priorities import by_priority, lifted
+from service.domain.contention.priorities import by_priority, by_turn, lifted
 from service.domain.contention.worth import not_worth_a_stop, resting_jobs
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import kind_capacity
@@ -197,7 +197,7 @@ def _behind(
 ) -> BoolArray:
     """Return the jobs (J,) of a lower priority than a waiting job that could run and is not yet due for its turn."""
     stays = np.where(firm & tenure.pinned, given.current, NOTHING)
-    for job in _by_turn(given, tenure, waiting & (smallest != NOTHING)).tolist():
+    for job in by_turn(waiting & (smallest != NOTHING), tenure.priority, given.waited_s):
         alone = stays.copy()
         alone[job] = smallest[job]
         if _keeps_rows(given.rows, alone):
@@ -227,7 +227,7 @@ def latest_turn_s(given: RoundInput, tenure: Tenure, seats: GuaranteedJobs) -> F
     """
     slots = given.configurations.slots
     waits = (given.current == NOTHING) & (seats.smallest != NOTHING)
-    order = _by_turn(given, tenure, waits)
+    order = by_turn(waits, tenure.priority, given.waited_s)
     fixed = tenure.pinned & (given.current != NOTHING)
     capacity = float(kind_capacity(given).sum()) - float(slots[given.current[fixed]].sum())
     least = slots[seats.smallest[order]]
@@ -259,12 +259,6 @@ def smallest_columns(given: RoundInput) -> IntArray:
     return np.where(np.isfinite(size[np.arange(len(size)), best]), best, NOTHING)
 
 
-def _by_turn(given: RoundInput, tenure: Tenure, among: BoolArray) -> IntArray:
-    """Return the marked jobs (J,) in the order of their turns: by priority, then by the longest wait."""
-    order = np.flatnonzero(among)
-    return np.asarray(order[np.lexsort((-given.waited_s[order], -tenure.priority[order]))])
-
-
 def _turns(
     given: RoundInput, tenure: Tenure, firm: BoolArray, overdue: BoolArray, promised: BoolArray
 ) -> FloatArray:
@@ -272,7 +266,7 @@ def _turns(
     slots, then the longest wait.
     """
     turns = np.zeros(len(firm))
-    order = _by_turn(given, tenure, overdue)
+    order = by_turn(overdue, tenure.priority, given.waited_s)
     turns[order] = 1.0 + np.linspace(1.0, 0.0, len(order), endpoint=False)
     # Any number of turns weighs less than one job that keeps its slots.
     most = 2.0 * len(order) + 2.0
@@ -337,7 +331,7 @@ def _reserving(
     none.
     """
     stays = np.where(firm & tenure.pinned, given.current, NOTHING)
-    for job in _by_turn(given, tenure, unseated).tolist():
+    for job in by_turn(unseated, tenure.priority, given.waited_s):
         alone = stays.copy()
         alone[job] = smallest[job]
         if _keeps_rows(given.rows, alone):

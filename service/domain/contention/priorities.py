@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
@@ -17,6 +15,13 @@ from service.domain.policies.framework.policy import RoundInput
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 
 _ROUNDING = 1e-9
+
+
+def by_turn(among: BoolArray, priority: FloatArray, waited_s: FloatArray) -> list[int]:
+    """Return the marked jobs (J,) in the order of their turns: by priority, then by the longest wait, then by submission."""
+    order = np.flatnonzero(among)
+    turns: list[int] = order[np.lexsort((-waited_s[order], -priority[order]))].tolist()
+    return turns
 
 
 class Room:
@@ -82,11 +87,9 @@ def lifted(
     holds = given.current != NOTHING
     room = Room(given, smallest)
     stays = holds & (protected | among)
-    for job in _descending(
-        stays, priority + np.where(protected, priority.max(initial=0.0), 0.0), given.waited_s
-    ):
+    for job in by_turn(stays, priority + np.where(protected, priority.max(initial=0.0), 0.0), given.waited_s):
         room.take(job, room.column_of(job))
-    for job in _descending(~holds & among, priority, given.waited_s):
+    for job in by_turn(~holds & among, priority, given.waited_s):
         lower = stays & (priority < priority[job])
         if not (lower & protected).any():
             break
@@ -98,12 +101,6 @@ def lifted(
             off[yielding] = protected[yielding]
         room.take(job, room.column_of(job))
     return off
-
-
-def _descending(among: BoolArray, priority: FloatArray, waited_s: FloatArray) -> Iterator[int]:
-    """Yield jobs by priority, then by the longest wait, then by submission."""
-    order = np.flatnonzero(among)
-    yield from order[np.lexsort((-waited_s[order], -priority[order]))].tolist()
 
 
 def fewest(

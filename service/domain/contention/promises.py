@@ -44,13 +44,28 @@ def with_promise(job: Job, slots: Allocation | None, now: datetime, stopped: Seq
 def promised_slots(job: Job, snapshot: Snapshot) -> tuple[SlotKey, ...]:
     """Return the slots that are reserved for a job now; none without a promise that holds."""
     promise = job.progress.promise
+    if promise is None or _is_overtaken(job, promise, snapshot):
+        return ()
+    return _released_for(job, promise, snapshot)
+
+
+def slots_to_start_on(job: Job, snapshot: Snapshot) -> tuple[SlotKey, ...]:
+    """Return the free slots that others released for a job, for a round that gives it slots.
+
+    A job of a higher priority that was submitted since may take them. Where both get slots, each released slot still
+    reaches the job for which another one was stopped.
+    """
+    promise = job.progress.promise
+    keys = () if promise is None else _released_for(job, promise, snapshot)
+    return keys if all(key not in snapshot.held for key in keys) else ()
+
+
+def _released_for(job: Job, promise: SlotPromise, snapshot: Snapshot) -> tuple[SlotKey, ...]:
     waits = job.state in {JobState.PENDING, JobState.RECOVERING} and not job.pause_requested
-    if promise is None or not waits or promise.generation != job.newest_generation:
+    if not waits or promise.generation != job.newest_generation:
         return ()
     keys = tuple(SlotKey(node, slot) for node, slots in sorted(promise.slots.items()) for slot in slots)
-    if not all(_comes(key, snapshot) for key in keys) or _is_overtaken(job, promise, snapshot):
-        return ()
-    return keys
+    return keys if all(_comes(key, snapshot) for key in keys) else ()
 
 
 def with_promises_held(snapshot: Snapshot) -> Snapshot:

@@ -62,10 +62,14 @@ def rests_s(progress: JobProgress, now: datetime) -> float:
     Each further stop of the window doubles the rest: where higher priorities come often, a start would not last.
     """
     recent = [one for one in recent_changes(progress, now) if one.stopped]
-    if not recent:
-        return 0.0
-    rest_s = min(REST_S * 2.0 ** (len(recent) - 1), WINDOW_S)
-    return max(0.0, rest_s - max(0.0, (now - recent[-1].at).total_seconds()))
+    since_s = (now - recent[-1].at).total_seconds() if recent else np.inf
+    return float(rests_after(np.array([len(recent)]), np.array([since_s]))[0])
+
+
+def rests_after(stops: IntArray, since_s: FloatArray) -> FloatArray:
+    """Return the rests in seconds (J,) that are left after so many stops of the window, the last one `since_s` ago."""
+    rest_s = np.minimum(REST_S * 2.0 ** (np.maximum(stops, 1) - 1), WINDOW_S)
+    return np.where(stops > 0, np.maximum(0.0, rest_s - np.maximum(since_s, 0.0)), 0.0)
 
 
 def at_rest(given: RoundInput, recent_s: FloatArray) -> BoolArray:

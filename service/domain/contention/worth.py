@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING
-from service.domain.contention.priorities import Room, fewest
+from service.domain.contention.priorities import Room, by_turn, fewest
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import goodput_now, length_class
 from service.domain.policies.framework.work_left import LEAST_OWN_JOBS
@@ -50,7 +50,7 @@ def not_worth_a_stop(
     found: BoolArray = np.asarray(brief & _without_room(now, brief))
     ends_s = np.where(holds, left_s, np.inf)
     if (ends_s < cost_s.most.max(initial=0.0)).any() or soon is not given:
-        line = _in_line(priority, given.waited_s, waits)
+        line = by_turn(waits, priority, given.waited_s)
         then = _Leaving(_without(soon, smallest, none), ends_s, given.current, cost_s)
         waiting, coming = _awaiting(priority, line, brief, now, then)
         found |= waiting
@@ -195,10 +195,3 @@ def _without_room(room: Room, among: BoolArray) -> BoolArray:
     for job in np.flatnonzero(among).tolist():
         marked[job] = room.column_of(job) == NOTHING
     return marked
-
-
-def _in_line(priority: FloatArray, waited_s: FloatArray, among: BoolArray) -> list[int]:
-    """Return jobs by priority, then by the longest wait."""
-    order = np.flatnonzero(among)
-    ranked: list[int] = order[np.lexsort((-waited_s[order], -priority[order]))].tolist()
-    return ranked

@@ -16,7 +16,8 @@ from headway.contract.runtime import (
     KILLED_FOR_MEMORY,
 )
 from headway.contract.views.jobs import JobProgress, Reason
-from service.domain.jobs.shell_errors import misses_a_file, shell_advice
+from service.domain.jobs.missing_files import folder_advice
+from service.domain.jobs.shell_errors import shell_advice
 from service.domain.jobs.tracebacks import (
     left_for_a_peer,
     lost_a_peer,
@@ -163,7 +164,7 @@ def _verdict(ending: Ending, exit_: RankExit, *, uploaded: bool) -> EndVerdict:
     if ending is Ending.STOPPED:
         return EndVerdict(ending, Reason.PREEMPTED, "stopped on request")
     if exit_.start_error is not None:
-        hint = "" if uploaded else _folder_hint([exit_.start_error])
+        hint = _folder_hint([exit_.start_error], uploaded=uploaded)
         return EndVerdict(ending, Reason.START_FAILED, f"could not be started: {exit_.start_error}{hint}")
     how = how_it_ended(exit_)
     if ending is Ending.INFRASTRUCTURE and exit_.exit_code == EXIT_RETRY:
@@ -171,16 +172,13 @@ def _verdict(ending: Ending, exit_: RankExit, *, uploaded: bool) -> EndVerdict:
     if ending is Ending.INFRASTRUCTURE:
         return EndVerdict(ending, reason_of_loss(exit_), f"rank {exit_.rank} {how}")
     reason = Reason.OUT_OF_MEMORY if ran_out_of_memory(exit_) else Reason.USER_ERROR
-    hint = "" if uploaded else _folder_hint(exit_.log_tail)
-    return EndVerdict(ending, reason, _with_log(f"rank {exit_.rank} {how}{hint}", exit_.log_tail))
+    hint = _folder_hint(exit_.log_tail, uploaded=uploaded)
+    return EndVerdict(ending, reason, _with_log(f"rank {exit_.rank} {how}", exit_.log_tail, hint))
 
 
-def _folder_hint(lines: Sequence[str]) -> str:
-    return (
-        "; no folder was uploaded with the job: name the folder of the script in `workdir`"
-        if misses_a_file(lines)
-        else ""
-    )
+def _folder_hint(lines: Sequence[str], *, uploaded: bool) -> str:
+    advice = folder_advice(lines, uploaded=uploaded)
+    return f"; {advice}" if advice else ""
 
 
 def ran_out_of_memory(exit_: RankExit) -> bool:
@@ -243,14 +241,15 @@ def _signal_name(number: int) -> str:
     return known.get(number, f"signal {number}")
 
 
-def _with_log(message: str, log_tail: Sequence[str]) -> str:
+def _with_log(message: str, log_tail: Sequence[str], hint: str = "") -> str:
     """Return the message with the traceback, led by its exception; without a traceback, with the last lines
-    of output.
+    of output. The hint ends the first line.
     """
     traceback = traceback_in(log_tail)
     if traceback:
-        return "\n".join((f"{message}: {traceback[-1]}", *traceback))
+        return "\n".join((f"{message}: {traceback[-1]}{hint}", *traceback))
     lines = [line for line in log_tail if line.strip()]
     advice = shell_advice(lines)
     message = f"{message}; {advice}" if advice else message
+    message = f"{message}{hint}"
     return f"{message}; its last lines:\n" + "\n".join(lines) if lines else f"{message}, without output"

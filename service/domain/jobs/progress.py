@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -72,15 +73,14 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
 
 def _reported(progress: JobProgress, message: Progress) -> dict[str, Any]:
     samples = message.steps * (message.global_batch or 1)
+    samples_per_s = samples / message.step_s_sum if message.step_s_sum > 0 else math.inf
     unnumbered = progress.source is ProgressSource.SCRIPT or message.train_steps is not None
     return {
         "epoch": None if unnumbered else message.epoch,
         "samples": message.samples,
         "total_samples": message.total_samples,
         "unit": message.unit if message.unit in UNITS else "samples" if message.global_batch else "steps",
-        "samples_per_s": samples / message.step_s_sum
-        if samples and message.step_s_sum > 0
-        else progress.samples_per_s,
+        "samples_per_s": samples_per_s if 0 < samples_per_s < math.inf else progress.samples_per_s,
         "global_batch": message.global_batch or None,
         "max_global_batch": message.max_global_batch,
         "lr_rule": message.lr_rule,

@@ -18,11 +18,6 @@ _DOT = re.compile(
 _RETURN = re.compile(r"\r(?::|'|$)|\\r'")
 _NOT_FOUND = re.compile(r"^(?P<program>\S*/\S*): not found$")
 _DENIED = re.compile(r"^(?P<program>\S*/\S*): Permission denied$")
-_GONE = re.compile(
-    r"can't open file|[Cc]annot open |No module named|No such file or directory(?!: '/)|\./\S+: not found|"
-    r"is not in the working folder$"
-)
-"""Errors about a file of the working folder that is not there, of Python, of shells and of the agent."""
 _SH = frozenset({"/bin/sh", "sh"})
 _LAST = 5
 """Lines at the end of the output in which an error of a shell explains the exit."""
@@ -32,11 +27,6 @@ def shell_advice(log_tail: Sequence[str]) -> str:
     """Return what a user should know about the last error of a shell in the output; empty if there is none."""
     lines = [line for line in log_tail if line.strip()][-_LAST:]
     return next((advice for line in reversed(lines) if (advice := _advice(line))), "")
-
-
-def misses_a_file(log_tail: Sequence[str]) -> bool:
-    """Return True if the last lines of the output say that a file of the working folder is not there."""
-    return any(_GONE.search(line.rstrip()) for line in [line for line in log_tail if line.strip()][-_LAST:])
 
 
 def _advice(line: str) -> str:

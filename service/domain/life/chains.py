@@ -31,6 +31,15 @@ def after_end(life: Life, predecessors: Sequence[Predecessor]) -> tuple[Life, bo
     return life, starts
 
 
+def files_missing(life: Life, predecessors: Sequence[Predecessor], why: str) -> Life:
+    """Let a job whose predecessors' files cannot be copied say so with the first reason. The copy is tried again."""
+    waits = f"{judge(predecessors).message}; its files cannot be copied yet"
+    if not life.job.waits or life.job.state is not JobState.PENDING or life.job.message.startswith(waits):
+        return life
+    message = f"{waits}, and the copy is tried again: {why}"
+    return life.with_job(replace(life.job, message=message)).noted("after", message=message)
+
+
 def release(life: Life, predecessors: Sequence[Predecessor]) -> Life:
     """Let a job whose predecessors have all ended as wanted wait for slots. A paused one stays paused."""
     verdict = judge(predecessors)

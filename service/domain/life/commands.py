@@ -96,6 +96,8 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
         cpus_per_slot=spec.resources.cpus_per_slot,
         memory_per_slot_bytes=spec.resources.memory_per_slot,
         image=spec.image,
+        requirements=spec.python.requirements,
+        lock=spec.python.lock,
     )
 
 

@@ -18,6 +18,7 @@ from headway.contract.runtime import (
     Ready,
     Restored,
     Switched,
+    Warned,
 )
 from headway.contract.views.jobs import JobProgress, JobState, Reason
 from service.domain.jobs.lifecycle import JobEvent
@@ -29,6 +30,9 @@ from service.domain.life.life import Life
 from service.domain.life.survivals import meeting_failed
 from service.domain.perf.convergence import after_loss
 from service.domain.perf.goal_target import after_report
+
+MAX_WARNINGS = 16
+"""Maximum number of warnings that a job keeps, each also an event."""
 
 
 def awaits_start(life: Life, node_id: str, generation: int) -> bool:
@@ -101,6 +105,8 @@ def _with_note(life: Life, before: JobProgress, message: Message) -> Life:
             text = f"the checkpoint at {message.samples:,} {unit} could not be saved: {message.why}"
             data = {"samples": message.samples, "rank": message.rank}
             return life.noted("checkpoint_failed", message=text, data=data)
+        case Warned():
+            return _with_warning(life, message)
         case EpochClosed() if not message.exactly_once:
             text = (
                 f"epoch {message.epoch}: {message.samples_seen} samples were trained, but not each of "
@@ -150,6 +156,16 @@ def _with_first_report(life: Life, before: JobProgress, message: FirstStep) -> L
     )
     data = {"samples": message.samples, "rank": message.rank, "plain": True, **_lost(before, again)}
     return life.noted("first_step", message=text, at=datetime.fromtimestamp(message.at_s, UTC), data=data)
+
+
+def _with_warning(life: Life, message: Warned) -> Life:
+    """Record what several ranks may say, once."""
+    progress = life.job.progress
+    if message.text in progress.warnings or len(progress.warnings) >= MAX_WARNINGS:
+        return life
+    progress = progress.model_copy(update={"warnings": [*progress.warnings, message.text]})
+    life = life.with_job(replace(life.job, progress=progress)).having(RefreshPages())
+    return life.noted("warning", message=message.text, data={"code": message.code})
 
 
 def _with_batch(life: Life, before: JobProgress, message: BatchChanged) -> Life:

@@ -259,6 +259,8 @@ class _Run:
     def _tenure(self, given: RoundInput, rows: IntArray, phase: IntArray, now_s: float) -> Tenure:
         rules, holds = self._contention, given.current != NOTHING
         run_s = np.where(holds, now_s - self._jobs.runs_from_s[rows], 0.0)
+        progress = self._jobs.progress_at(rows, now_s)
+        left_s = self._jobs.reported_left_s(rows, phase, progress, now_s)
         return Tenure(
             run_s=run_s,
             min_run_s=np.maximum(rules.min_run_s, RUN_COSTS * self._jobs.restart_s[rows]),
@@ -270,6 +272,10 @@ class _Run:
             coming=np.zeros(len(given.configurations.kinds)),
             max_wait_s=rules.max_wait_s,
             leased=self._jobs.leased(rows, phase, now_s, rules) if rules.leases else None,
+            restart_s=self._jobs.restart_s[rows],
+            rests_s=self._transitions.rests_s(rows, now_s),
+            leaving=self._transitions.leaving(self._active),
+            left_s=np.where(self._declares[rows], left_s, np.inf),
         )
 
     def _evidence(self, rows: IntArray) -> Evidence:

@@ -143,6 +143,15 @@ class ReplayJobs:
             leased |= now_s - self.trains_from_s[rows] < work / np.maximum(goodput, 1e-9)
         return np.asarray((column != NOTHING) & leased)
 
+    def reported_left_s(
+        self, rows: IntArray, phase: IntArray, progress: FloatArray, now_s: float
+    ) -> FloatArray:
+        """Return the seconds (n,) until jobs in these phases (n,) end at their present speeds; infinite before they train."""
+        column = self.column[rows]
+        speed = self._tables.goodput[self.application[rows], phase, np.maximum(column, 0)]
+        trains = (column != NOTHING) & (self.trains_from_s[rows] < now_s) & (speed > 0)
+        return np.where(trains, (self.total[rows] - progress) / np.where(trains, speed, 1.0), np.inf)
+
     def advance(self, rows: IntArray, now_s: float) -> BoolArray:
         """Advance `rows` (n,) to `now_s`, and return which of them have ended."""
         holding = rows[self.column[rows] != NOTHING]

@@ -13,7 +13,7 @@ import numpy as np
 from service.domain.allocation.inputs.notes import MIN_RUNTIME_S
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S
-from service.domain.contention.rate import WINDOW_S
+from service.domain.contention.rate import WINDOW_S, rests_after
 from service.domain.shared.arrays import BoolArray, FloatArray, IntArray
 from service.simulation.model.clusters import parts_by_kind
 from service.simulation.model.world import World
@@ -39,6 +39,12 @@ class Transitions:
         """Number of changes of running jobs in the last window."""
         self._changed: deque[tuple[float, IntArray]] = deque()
         """Times of these changes with the changed jobs, oldest first."""
+        self._stops = np.zeros(number, dtype=np.int64)
+        """Number of stops for others in the last window."""
+        self._stopped: deque[tuple[float, IntArray]] = deque()
+        """Times of these stops with the stopped jobs, oldest first."""
+        self._stopped_s = np.full(number, -np.inf)
+        """Time of the last stop of each job for others."""
         self._paused = np.zeros(number, dtype=np.bool_)
         """Mask of jobs that ever changed in place, so that their pause is known."""
 
@@ -66,11 +72,28 @@ class Transitions:
             self._recent[self._changed.popleft()[1]] -= 1
         return self._recent[rows]
 
+    def rests_s(self, rows: IntArray, now_s: float) -> FloatArray:
+        """Return the seconds (n,) for which jobs that rounds stopped for others leave free slots to jobs that may come."""
+        while self._stopped and self._stopped[0][0] <= now_s - WINDOW_S:
+            self._stops[self._stopped.popleft()[1]] -= 1
+        return rests_after(self._stops[rows], now_s - self._stopped_s[rows])
+
+    def leaving(self, rows: IntArray) -> FloatArray:
+        """Return the slots (K,) of each kind that `rows` (n,) are about to leave."""
+        changing = rows[np.isfinite(self._change_at_s[rows])]
+        held, kept = self._parts[self._jobs.column[changing]], self._parts[self._next_column[changing]]
+        return np.asarray(np.maximum(held - kept, 0).sum(axis=0), dtype=np.float64)
+
     def _note_changes(self, rows: IntArray, columns: IntArray, now_s: float) -> None:
         changed = rows[(self._jobs.column[rows] != NOTHING) & (columns != self._jobs.column[rows])]
         self._recent[changed] += 1
         if len(changed):
             self._changed.append((now_s, changed))
+        stopped = rows[(self._jobs.column[rows] != NOTHING) & (columns == NOTHING)]
+        if len(stopped):
+            self._stops[stopped] += 1
+            self._stopped_s[stopped] = now_s
+            self._stopped.append((now_s, stopped))
 
     def advance(self, rows: IntArray, now_s: float) -> None:
         """Complete the due changes of `rows` (n,), which were advanced to now."""

@@ -18,7 +18,7 @@ import structlog
 
 from headway.contract.output import OutputManifest, is_hole, merge
 from headway.contract.spec_after import files_prefix
-from service.domain.life.chains import release
+from service.domain.life.chains import files_missing, release
 from service.domain.life.life import Launch
 from service.domain.shared.errors import HeadwayServiceError, NotFound
 from service.usecases.jobs.life import apply, load_outline
@@ -83,23 +83,40 @@ class Releases:
     async def _release(self, job_id: str) -> None:
         """Copy the files for a job, and let it wait for slots. After an error, a later pass tries again."""
         try:
-            async with self.transactions.begin() as tx:
-                predecessors = await tx.chains.of(job_id)
-            for one in predecessors:
-                if one.files:
-                    await copy_files(self.objects, one.id, job_id, one.key)
+            failure = await self._copied(job_id)
             async with self.transactions.begin() as tx:
                 job = (await tx.jobs.lock_many([job_id])).get(job_id)
                 if job is None or not job.waits:
                     return
                 life = await load_outline(tx, job, self.launch, self.now())
-                await apply(tx, job, release(life, await tx.chains.of(job_id)))
+                predecessors = await tx.chains.of(job_id)
+                after = (
+                    release(life, predecessors)
+                    if failure is None
+                    else files_missing(life, predecessors, failure.message)
+                )
+                await apply(tx, job, after)
         except HeadwayServiceError as error:
             log.warning(
                 "release_waits", job=job_id, reason=error.message, what_next="the next pass tries again"
             )
         except Exception:
             log.exception("release_failed", job=job_id)
+
+    async def _copied(self, job_id: str) -> HeadwayServiceError | None:
+        """Copy the files of a job's predecessors to its place. Return the reason if they cannot be copied."""
+        async with self.transactions.begin() as tx:
+            predecessors = await tx.chains.of(job_id)
+        try:
+            for one in predecessors:
+                if one.files:
+                    await copy_files(self.objects, one.id, job_id, one.key)
+        except HeadwayServiceError as error:
+            log.warning(
+                "files_not_copied", job=job_id, reason=error.message, what_next="the next pass tries again"
+            )
+            return error
+        return None
 
 
 async def copy_files(objects: StoredObjects, source_id: str, job_id: str, key: str) -> int:

@@ -182,8 +182,8 @@ async def is_(harness: Harness, name: str, state: JobState) -> bool:
     return (await harness.job(name)).state is state
 
 
-async def store_output(harness: Harness, job: JobView) -> None:
-    """Store an output folder as an agent saves it: parts first, then the manifest."""
+async def store_output(harness: Harness, job: JobView) -> str:
+    """Store an output folder as an agent saves it: parts first, then the manifest. Return the key of its only part."""
     key = f"output/data/0000000001-alpha/{hashlib.sha256(PART).hexdigest()}"
     entry = OutputEntry(version=(1, 0), size_bytes=len(PART), parts=(key,))
     manifest = OutputManifest(
@@ -198,6 +198,7 @@ async def store_output(harness: Harness, job: JobView) -> None:
     await harness.service.storage.put(
         f"checkpoints/{job.id}/{manifest.key}", manifest.model_dump_json().encode()
     )
+    return f"checkpoints/{job.id}/{key}"
 
 
 async def test_files_of_the_predecessor_are_copied_to_its_successor_and_named_in_its_command(
@@ -220,6 +221,26 @@ async def test_files_of_the_predecessor_are_copied_to_its_successor_and_named_in
     await harness.turn()
     commands = {one.job_name: one.after for one in await agent.commands() if one.kind == "run"}
     assert commands == {"train": ["prep"], "alone": []}
+
+
+async def test_job_whose_files_cannot_be_copied_waits_and_says_why_once(harness: Harness) -> None:
+    agent = await harness.join()
+    prep = await harness.submit("prep")
+    train = await harness.submit("train", after=["prep"])
+    run = await start(harness, agent, "prep")
+    part = await store_output(harness, prep)
+    await harness.service.storage.delete(part)
+    await end(agent, run)
+    for _ in range(2):
+        await released(harness)
+    told = await harness.job(train.id)
+    assert (told.state, told.reason) == (JobState.PENDING, Reason.AFTER)
+    assert "files cannot be copied yet" in told.message
+    events = (await harness.client.get(f"/api/v1/jobs/{train.id}/events")).json()["items"]
+    assert len([one for one in events if one["message"] == told.message]) == 1
+    await harness.service.storage.put(part, PART)
+    await released(harness)
+    assert (await harness.job(train.id)).reason is Reason.SUBMITTED
 
 
 async def test_predecessor_that_is_waited_for_is_kept_by_retention(harness: Harness) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from headway.cli.waiting import EXIT_CODES, wait
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import JobView
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, LeftOutWarning
 
 
 def submit(
@@ -45,7 +46,10 @@ def submit(
     spec = job_of(cli, file, set_)
     base = Path.cwd() if str(file) == "-" else file.resolve().parent
     with cli.connect_in(project) as client:
-        job = client.submit(spec, base=base, from_=from_)
+        with warnings.catch_warnings(record=True) as left_out:
+            warnings.simplefilter("always", LeftOutWarning)
+            job = client.submit(spec, base=base, from_=from_)
+        cli.warn(str(one.message) for one in left_out)
         too_large = too_large_for(client, spec)
         if too_large:
             cli.warn([f"{job.name} {too_large}"])

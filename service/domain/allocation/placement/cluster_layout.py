@@ -22,7 +22,7 @@ from service.domain.allocation.placement.placement import (
 )
 from service.domain.cluster.snapshot import SlotKey, allocation_of
 from service.domain.contention.costs import change_s
-from service.domain.contention.promises import promised_slots
+from service.domain.contention.promises import slots_to_start_on
 
 HORIZON_S = 600.0
 """Time in seconds over which the speed of a placement is compared with the cost of the moves that it needs."""
@@ -134,7 +134,7 @@ def _promised(round_: Round, chosen: Sequence[int]) -> dict[str, tuple[SlotKey, 
         job.id: keys
         for job, column in zip(round_.jobs, chosen, strict=True)
         if column != NOTHING and not round_.scope.holdings[job.id].size
-        if (keys := promised_slots(job, round_.snapshot))
+        if (keys := slots_to_start_on(job, round_.snapshot))
     }
 
 

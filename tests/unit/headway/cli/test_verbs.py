@@ -98,6 +98,17 @@ def test_submit_warns_of_what_yaml_and_shells_change(service: StubService, job_f
     assert "env.DATA" in home
 
 
+def test_submit_warns_of_data_that_gitignore_keeps_from_the_upload(service: StubService, tmp_path: Path):
+    for name, content in {"digits.py": "", "data.csv": "1\n", ".gitignore": "*.csv\n"}.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "job.yaml").write_text("name: digits\nrun: python digits.py\nworkdir: .\n")
+    service.on("POST /api/v1/bundles", ok({"digest": "sha256:" + "0" * 64, "size_bytes": 1, "files": 1}, 201))
+    service.on("POST /api/v1/jobs", ok(job_view(JobState.PENDING), 201))
+    result = run(service, "submit", str(tmp_path / "job.yaml"), "-o", "json")
+    assert result.stderr.startswith("warning: 1 file (0.0 MiB)")
+    assert JobView.model_validate_json(result.stdout).name == "digits"
+
+
 def test_submit_of_a_wrong_file_sends_nothing(service: StubService, tmp_path: Path):
     (tmp_path / "job.yaml").write_text("name: digits\nrunn: x\n")
     result = run(service, "submit", str(tmp_path / "job.yaml"))

@@ -13,7 +13,7 @@ import pytest
 import headway
 from headway.client.client import Client
 from headway.contract.views.jobs import JobState, LogChunk
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, LeftOutWarning
 from headway.jobfile import JobFileError
 from tests.unit.headway.stub import NOW, StubService, event_view, job_view, ok, page, sse, stream
 
@@ -68,6 +68,17 @@ def test_a_folder_is_sent_along_from_where_it_is_said(
         assert service.body(JOBS)["bundle"] == "sha256:" + "0" * 64
         digests.append(service.sent("POST /api/v1/bundles")[-1].content)
     assert digests[0] == digests[1]
+
+
+def test_data_that_gitignore_keeps_from_the_upload_are_a_warning(
+    service: StubService, client: Client, tmp_path: Path
+) -> None:
+    for name, content in {"train.py": "", "data.csv": "1\n", ".gitignore": "*.csv\n"}.items():
+        (tmp_path / name).write_text(content)
+    service.on("POST /api/v1/bundles", ok({"digest": "sha256:" + "0" * 64, "size_bytes": 1, "files": 1}, 201))
+    with pytest.warns(LeftOutWarning, match=r"data\.csv.*`!/data\.csv` to \.headwayignore"):
+        client.submit({"name": "digits", "run": "python train.py"}, workdir=tmp_path)
+    assert service.body(JOBS)["bundle"] == "sha256:" + "0" * 64
 
 
 def test_waiting_shows_progress_and_ends_with_the_job(service: StubService, client: Client) -> None:

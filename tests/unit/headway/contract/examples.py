@@ -59,7 +59,7 @@ COMMANDS: tuple[BaseModel, ...] = (
         max_local_batch=64, lr_rule="sqrt", balance='{"dead_band": 0.1}', speeds=[4.0, 1.0], checkpoint_uri="s3://bucket/checkpoints/j", checkpoint_every_s=30.0,
         checkpoint_keep=3, losses=run_facts.LossRate(per_h=0.25, at=_AT), grace_s=60.0, hung_after_s=600.0, hung_factor=10.0, hung_when_still=True,
         secrets=["WANDB_API_KEY"], traceparent=_TRACEPARENT,
-        cpus_per_slot=4.0, memory_per_slot_bytes=1 << 34, image="registry.example/train:1",
+        cpus_per_slot=4.0, memory_per_slot_bytes=1 << 34, image="registry.example/train:1", requirements="requirements.txt", lock="uv.lock",
         output=output.OutputPlan(dir=".", as_cwd=True, every_s=60.0, max_bytes=1 << 40),
     ),
     agents.OrderCommand(
@@ -184,6 +184,7 @@ RANK_MESSAGES: tuple[runtime.Message, ...] = (
     runtime.EpochClosed(**_SAID, epoch=1, samples_seen=640, dataset_samples=640, exactly_once=True, exact_so_far=1),
     runtime.Restored(**_SAID, samples=640, from_generation=6),
     runtime.StandsStill(**_SAID, silent_s=42.0, usual_s=0.3, unanswered=("10.0.0.2",), over=True),
+    runtime.Warned(**_SAID, code="GRADIENTS_LOST", text="the gradients of 3 batches are lost"),
     runtime.Stopped(**_SAID, samples=640),
     runtime.Completed(**_SAID, samples=6400),
     runtime.Lingers(**_SAID, ended_s=5.0, within_s=600.0, exit_code=0, waits_for=("thread uploader",), over=True),

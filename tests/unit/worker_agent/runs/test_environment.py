@@ -72,6 +72,12 @@ def test_the_job_overrides_defaults_and_nothing_overrides_headway() -> None:
     assert (env["RANK"], env["HEADWAY_CONTROL"]) == ("5", "/state/control")
 
 
+def test_lost_answer_of_the_name_server_costs_a_second_unless_the_job_or_the_host_says_otherwise() -> None:
+    assert environment(command())["RES_OPTIONS"] == "timeout:1 attempts:3"
+    assert environment(command(env={"RES_OPTIONS": "attempts:5"}))["RES_OPTIONS"] == "attempts:5"
+    assert base_env({"PATH": "/bin", "RES_OPTIONS": "rotate"}, [])["RES_OPTIONS"] == "rotate"
+
+
 def test_who_a_process_is_for_its_whole_life_and_whether_it_joins() -> None:
     assert environment(command())["HEADWAY_MEMBER"] == "7.5"
     assert "HEADWAY_JOINS" not in environment(command())

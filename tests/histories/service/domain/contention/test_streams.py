@@ -41,6 +41,14 @@ SMALL_SUFFICES = [
 ]
 """The last one needs one slot, and jobs of the same lowest priority have one and two."""
 
+OVERTAKEN_IN_VAIN = [
+    Planned(name="joba", at_s=20.0, work_s=10.0, maximum=3, priority=10),
+    Planned(name="jobb", at_s=20.0, work_s=10.0, minimum=3, maximum=4, priority=30),
+    Planned(name="jobc", at_s=25.0, work_s=25.0, maximum=3, priority=30, resize="restart"),
+    Planned(name="jobd", at_s=30.0, work_s=10.0, minimum=2, maximum=2, priority=90),
+]
+"""The first one stops for the third. The last one comes meanwhile, and all fit once the second has ended."""
+
 
 @dataclass(frozen=True)
 class Course:
@@ -83,6 +91,7 @@ def job_lists(draw: st.DrawFn) -> list[Planned]:
 @example(jobs=ENDING_AT_RESTART)
 @example(jobs=ENDING_LIVE)
 @example(jobs=SMALL_SUFFICES)
+@example(jobs=OVERTAKEN_IN_VAIN)
 @settings(max_examples=6, deadline=None)
 def test_slots_released_for_a_job_reach_it_and_no_job_gets_its_own_slots_back(jobs: list[Planned]) -> None:
     course = played(jobs)

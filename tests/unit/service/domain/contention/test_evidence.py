@@ -149,8 +149,11 @@ def test_a_job_may_always_keep_shrink_or_take_its_smallest_size(scene: Scene) ->
         if rival.holds:
             own = (scene.kinds == rival.kind) & (scene.slots <= rival.holds)
             assert not mask[job, own].any()
-        if rival.exempt or rival.entitled:
+        if rival.entitled or (rival.exempt and (rival.holds or scene.seats.fit)):
             assert not mask[job].any()
+        elif rival.exempt:  # it may start, but not on more than its minimum in the place of a running job
+            least = scene.seats.smallest[job]
+            assert not mask[job, scene.slots <= scene.slots[least]].any()
 
 
 @drawn(scenes(kinds=1))
@@ -181,3 +184,19 @@ def test_more_evidence_never_makes_a_job_wait_in_an_uncontended_round(scene: Sce
         return
     everything = replace(scene.evidence, known=np.ones_like(scene.evidence.known))
     assert not unproven(scene.given, everything, scene.tenure, scene.seats).any()
+
+
+@pytest.mark.parametrize(
+    ("others", "sizes"),
+    [
+        # The running job fits beside the minimum of the newcomer, whose surplus would stop it.
+        ((running(1, sizes=(1,), priority=50), waiting(sizes=(2,), priority=50)), [4]),
+        # The running job must leave anyway: nobody else could use the surplus.
+        ((running(4, sizes=(4,), priority=50),), []),
+    ],
+)
+def test_a_newcomer_takes_no_surplus_from_a_running_minimum(
+    others: tuple[Rival, ...], sizes: list[int]
+) -> None:
+    newcomer = waiting(sizes=(3, 4), priority=70, exempt=True, rigid=True)
+    assert waits(Scene(rivals=[newcomer, *others], sizes=(1, 2, 3, 4))) == sizes

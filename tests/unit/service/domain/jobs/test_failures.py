@@ -332,3 +332,46 @@ def test_a_missing_script_of_a_job_without_a_folder_has_a_remedy(
     first = judge([exit_of(0, **fields)], uploaded=False).message.splitlines()[0]
     assert (remedy in first) is hinted
     assert remedy not in judge([exit_of(0, **fields)], uploaded=True).message
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: 'data/tiny/train.bin'",
+            "data/tiny/train.bin",
+        ),
+        ("[rank0]: FileNotFoundError: [Errno 2] No such file or directory: './a.csv'", "a.csv"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/s/runs/j1/work/data/x.bin'",
+            "data/x.bin",
+        ),
+        ("FileNotFoundError: data/x.npy not found.", "data/x.npy"),
+        (
+            "OSError: Unable to synchronously open file (unable to open file: name = 'x.h5', errno = 2, error message = 'No such "
+            "file or directory', flags = 0, o_flags = 0)",
+            "x.h5",
+        ),
+        ("cat: data/x.txt: No such file or directory", "data/x.txt"),
+        ("ls: cannot access 'data/x.txt': No such file or directory", "data/x.txt"),
+        (
+            "python: can't open file '/s/runs/j1/work/train.py': [Errno 2] No such file or directory",
+            "train.py",
+        ),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/x.bin'", None),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '../x.bin'", None),
+        ("FileNotFoundError: s3://bucket/x not found.", None),
+        ("ValueError: 3", None),
+    ],
+)
+def test_a_file_missing_in_an_uploaded_folder_has_a_remedy(line: str, path: str | None) -> None:
+    first = judge([exit_of(0, exit_code=1, log_tail=("Traceback", line))]).message.splitlines()[0]
+    assert ("kept it from the upload" in first) is (path is not None)
+    if path is not None:
+        assert f"if {path} is in the submitted folder" in first
+        assert f"write !{path} into .headwayignore" in first
+
+
+def test_a_file_missing_before_many_lines_of_output_is_no_cause() -> None:
+    lines = ("cat: a.txt: No such file or directory", *(f"step {number}" for number in range(9)))
+    assert "kept it" not in judge([exit_of(0, exit_code=1, log_tail=lines)]).message

@@ -8,7 +8,7 @@ from headway.contract.spec_after import AfterEnd
 from headway.contract.views.jobs import JobState, Reason
 from service.domain.jobs.after import Predecessor
 from service.domain.life import requests
-from service.domain.life.chains import after_end, release
+from service.domain.life.chains import after_end, files_missing, release
 from service.domain.life.ends import Aftermath
 from service.domain.life.life import Life
 from tests.unit.service.domain.life.scenes import event_of, kinds, life_of, waiting
@@ -56,3 +56,16 @@ def test_cancelled_job_waits_no_more() -> None:
     life = requests.cancel(held(), Aftermath(), force=False, reason=Reason.USER_REQUEST, message="cancelled")
     assert (life.job.state, life.job.waits) == (JobState.CANCELLED, False)
     assert after_end(life, prep(JobState.SUCCEEDED)) == (life, False)
+
+
+def test_job_whose_files_cannot_be_copied_says_why_once() -> None:
+    before = held()
+    life = files_missing(before, prep(JobState.SUCCEEDED), "storage does not answer")
+    assert "storage does not answer" in life.job.message
+    assert (life.job.state, life.job.waits, kinds(life)) == (JobState.PENDING, True, ["after"])
+    assert files_missing(life, prep(JobState.SUCCEEDED), "a part is gone") is life
+
+
+def test_paused_job_whose_files_cannot_be_copied_keeps_its_message() -> None:
+    life = held(JobState.PAUSED)
+    assert files_missing(life, prep(JobState.SUCCEEDED), "a part is gone") is life

@@ -18,11 +18,18 @@ from headway.contract.runtime import (
     Hello,
     Message,
     Restored,
+    Warned,
 )
 from headway.contract.views.jobs import JobState, Reason
 from service.domain.life.effects import CallRound, RecordEvent, RefreshPages
 from service.domain.life.life import Life
-from service.domain.life.messages import awaits_start, message_refused, message_taken, ranks_started
+from service.domain.life.messages import (
+    MAX_WARNINGS,
+    awaits_start,
+    message_refused,
+    message_taken,
+    ranks_started,
+)
 from tests.unit.service.domain.life.cluster import Cluster
 from tests.unit.service.domain.life.scenes import (
     FOUR,
@@ -344,3 +351,22 @@ def test_a_greeting_names_the_source_of_progress() -> None:
     life = told(runs(), Hello(**SAID))
     assert life.job.progress.source is ProgressSource.LIBRARY
     assert life.effects == (RefreshPages(),)
+
+
+def test_warning_of_several_ranks_is_recorded_once_and_kept_with_the_job() -> None:
+    life = life_of(training(TWO))
+    for rank in range(2):
+        told = Warned(rank=rank, generation=1, at_s=0, code="GRADIENTS_LOST", text="3 batches are lost")
+        life = message_taken(life, (1, rank), told)
+    assert kinds(life) == ["warning"]
+    assert event_of(life, "warning").data == {"code": "GRADIENTS_LOST"}
+    assert life.job.progress.warnings == ["3 batches are lost"]
+
+
+def test_warnings_beyond_the_limit_are_left_out() -> None:
+    life = life_of(training(TWO))
+    for number in range(MAX_WARNINGS + 3):
+        told = Warned(rank=0, generation=1, at_s=0, code="GRADIENTS_LOST", text=f"{number} batches are lost")
+        life = message_taken(life, (1, 0), told)
+    assert len(life.job.progress.warnings) == MAX_WARNINGS
+    assert kinds(life) == ["warning"] * MAX_WARNINGS

@@ -19,6 +19,7 @@ from service.domain.policies.registry import policy
 from tests.unit.service.builders import NOW, holding, job_of, node_of, snapshot_of, spec_of
 
 PAIR = {"min": 2, "max": 2}
+ONE = {"min": 1, "max": 1}
 
 
 @pytest.mark.parametrize("slots", [[0, 1], [1, 2], [2, 3]])
@@ -79,6 +80,27 @@ def test_a_job_that_gets_more_than_was_promised_has_its_promised_slots_among_the
     plan = decided(replace(wide, progress=JobProgress(promise=promise)))
     assert plan["wide"].action is Action.START
     assert {2, 3} < set(plan["wide"].allocation["n"])
+
+
+def test_a_higher_priority_that_fits_beside_a_promise_leaves_the_job_its_promised_slots() -> None:
+    """The higher priority came since, and gets other slots: nobody was stopped in vain."""
+    promise = SlotPromise(at=NOW - timedelta(seconds=5), slots={"n": [0]}, generation=0)
+    stopped = job_of("stopped", spec=spec_of("stopped", elastic=ONE, priority=10), age_s=60.0)
+    heir = job_of("heir", spec=spec_of("heir", elastic=ONE, priority=30), age_s=20.0)
+    heir = replace(heir, progress=JobProgress(promise=promise))
+    higher = job_of("higher", spec=spec_of("higher", elastic=PAIR, priority=90), age_s=1.0)
+    plan = decided(stopped, heir, higher)
+    assert {one.action for one in plan.values()} == {Action.START}
+    assert plan["heir"].allocation == {"n": (0,)}
+
+
+def test_a_higher_priority_that_does_not_fit_beside_a_promise_takes_its_slots() -> None:
+    promise = SlotPromise(at=NOW - timedelta(seconds=5), slots={"n": [0]}, generation=0)
+    heir = job_of("heir", spec=spec_of("heir", elastic=ONE, priority=30), age_s=20.0)
+    heir = replace(heir, progress=JobProgress(promise=promise))
+    higher = job_of("higher", spec=spec_of("higher", elastic={"min": 4, "max": 4}, priority=90), age_s=1.0)
+    plan = decided(heir, higher)
+    assert (plan["heir"].action, plan["higher"].action) == (Action.WAIT, Action.START)
 
 
 def decided(*jobs: Job) -> dict[str, Decision]:
