@@ -82,6 +82,9 @@ def run_command(
     set_dumpable(yes=True)
     _reset_signals()
     streams.become_standard()
+    if plan.confinement.uid is not None:
+        for descriptor in (1, 2):
+            os.fchown(descriptor, plan.confinement.uid, -1)  # programs reopen /dev/stdout
     env = _named_environment(plan, rank, folder, secrets, argv)
     _enter_place(plan, rank)
     _execute(argv, None, env)

@@ -151,11 +151,19 @@ class Keeper:
         return Started(name, run.how)
 
     def execute(
-        self, name: str, rank: int, argv: Sequence[str], streams: Streams, secrets: int | None = None
+        self,
+        name: str,
+        rank: int,
+        argv: Sequence[str],
+        streams: Streams,
+        secrets: int | None = None,
+        *,
+        command: str = "",
     ) -> int:
         """Run a command beside a living rank, in its environment and confinement. Return the command's pid.
 
-        The keeper closes all four streams, now or when the command ends, also if it raises.
+        The keeper closes all four streams, now or when the command ends, also if it raises. A refusal is
+        also told through the status pipe. `command` is the id for `end_command`.
 
         Raises:
             CannotStart: the rank does not live here, its run is being killed, it runs in a container, or the
@@ -164,21 +172,35 @@ class Keeper:
         try:
             run, plan = self._beside(name, rank)
             pid = self._fork(partial(child.run_command, plan, rank, run.folder, secrets, argv, streams))
-        except BaseException:
-            os.close(streams.status)
+        except BaseException as error:
+            streams.refuse(str(error))
             raise
         finally:
             streams.close_standard()
-        run.sessions.append(Session(pid, rank, tuple(argv), streams.status))
+        run.sessions.append(Session(pid, rank, tuple(argv), streams.status, command))
         run.groups.add(pid)
         return pid
+
+    def end_command(self, command: str) -> None:
+        """Send SIGKILL to the command with this id, if it runs."""
+        for session in self._sessions():
+            if session.command == command:
+                session.kill()
+
+    def end_commands(self) -> None:
+        """Send SIGKILL to every command, because the agent that passes on their output is gone."""
+        for session in self._sessions():
+            session.kill()
+
+    def _sessions(self) -> list[Session]:
+        return [session for run in self._kept.values() for session in run.sessions]
 
     def _beside(self, name: str, rank: int) -> tuple[KeptRun, LaunchPlan]:
         """Return the run of a living rank and its plan, for a command beside the rank."""
         run = self._kept.get(name)
         if run is None or rank not in run.ranks or run.killed:
             raise CannotStart(f"rank {rank} of {name} does not run on this node", retryable=True)
-        if sum(len(one.sessions) for one in self._kept.values()) >= MAX_SESSIONS:
+        if len(self._sessions()) >= MAX_SESSIONS:
             raise CannotStart(f"{MAX_SESSIONS} commands already run on this node", retryable=True)
         plan = LaunchPlan.from_json(read_json(run.folder.launch))
         if plan.container is not None:

@@ -27,6 +27,10 @@ class Streams:
     status: int
     """Pipe that gets one line of JSON when the command ends; its end without a line means that the launcher died."""
 
+    def refuse(self, why: str) -> None:
+        """Tell the caller that the command does not start, and close the status pipe."""
+        _tell(self.status, {"refused": why})
+
     def close_standard(self) -> None:
         """Close the command's own three streams, which only its process needs."""
         for descriptor in {self.stdin, self.stdout, self.stderr}:
@@ -51,6 +55,8 @@ class Session:
     rank: int
     argv: Sequence[str]
     status: int
+    command: str = ""
+    """Id that the agent gave the command."""
 
     def kill(self) -> None:
         """Send SIGKILL to the command and its process group. Call it only before the command is reaped."""
@@ -60,9 +66,11 @@ class Session:
 
     def ended(self, code: int) -> None:
         """Tell the caller the end of the command; `code` is negative for a signal, as in `subprocess`."""
-        record = {"exit_code": code if code >= 0 else None, "signal": -code if code < 0 else None}
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # the agent has died, and its successor asks for no command
-            os.write(self.status, json.dumps(record).encode() + b"\n")
-        os.close(self.status)
+        _tell(self.status, {"exit_code": code if code >= 0 else None, "signal": -code if code < 0 else None})
+
+
+def _tell(status: int, record: dict[str, object]) -> None:
+    """Write the record to the pipe and close it."""
+    with contextlib.suppress(BrokenPipeError):  # the agent has died, and its successor asks for no command
+        os.write(status, json.dumps(record).encode() + b"\n")
+    os.close(status)
