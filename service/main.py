@@ -37,6 +37,7 @@ from service.adapters.postgres.engine.schema import migrate, schema_problem
 from service.adapters.provider_choice import installed_providers
 from service.adapters.redis import RedisCommandQueue, RedisStandstills, RedisWakeUps, connect, stream_of
 from service.adapters.redis_acl import RedisAcl, SharedQueue
+from service.adapters.redis_executions import RedisExecutions
 from service.adapters.simulator import ProcessSimulator
 from service.adapters.storage import ObjectStorage
 from service.adapters.storage_access import storage_keys, storage_signer
@@ -171,6 +172,7 @@ class Service:
             wake_ups=self.wake_ups,
             readiness=self,
             standstills=self.standstills,
+            executions=RedisExecutions(self.redis),
             policies=self.policies,
             launch=self.launch,
             api_token=settings.api_token,

@@ -58,6 +58,7 @@ from worker_agent.output.keeper import Outputs
 from worker_agent.reach.reaching import Reaching
 from worker_agent.runs.bundles import BundleCache
 from worker_agent.runs.environment import base_env
+from worker_agent.runs.executions import Executions
 from worker_agent.runs.launcher_link import LauncherLink
 from worker_agent.runs.preparing import Host, Preparer
 from worker_agent.runs.records import tidy
@@ -137,6 +138,7 @@ class Agent:
             ),
             secrets=secrets,
             outputs=outputs,
+            executions=Executions(api, secrets),
             host=Host(slots, inventory.cpu_count(), environment, isolation, engine),
         )
         prober = self._prober(slots, environment)

@@ -7,18 +7,26 @@ knowledge of processes comes from the files that the launcher writes.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from headway.contract.agents import AnyCommand, Holding, OrderCommand, RunCommand, StopCommand
+from headway.contract.agents import (
+    AnyCommand,
+    ExecCommand,
+    Holding,
+    OrderCommand,
+    RunCommand,
+    StopCommand,
+)
 from worker_agent.host.folders import StateFolder, boot_s, read_json
 from worker_agent.launcher import protocol
 from worker_agent.link.outbox import Outbox
@@ -28,6 +36,7 @@ from worker_agent.logs.shipping import LogShipper
 from worker_agent.output.keeper import Outputs
 from worker_agent.runs import orders
 from worker_agent.runs import reconcile as rules
+from worker_agent.runs.executions import Executions
 from worker_agent.runs.launcher_link import LauncherLink
 from worker_agent.runs.preparing import CannotPrepare, Host, Preparer, launch_plan, write_plan
 from worker_agent.runs.reclaim import Reclaim
@@ -60,8 +69,10 @@ class Supervisor:
         preparer: Preparer,
         secrets: RunSecrets,
         outputs: Outputs,
+        executions: Executions,
         host: Host,
     ) -> None:
+        self._executions = executions
         self._outputs = outputs
         self._state = state
         self._link = link
@@ -114,6 +125,22 @@ class Supervisor:
         """Record that the host is taken away at `deadline_s` (boot-time clock)."""
         self.post(partial(self._reclaim.announced, deadline_s))
         self._outputs.hurry()
+
+    def start_command(self, order: protocol.Execute, streams: Sequence[int], env: Mapping[str, str]) -> None:
+        """Have the launcher start a command beside a rank, and close the descriptors in `streams`."""
+
+        def start() -> None:
+            try:
+                self._link.execute(order, streams, env)
+            finally:
+                for descriptor in streams:
+                    os.close(descriptor)
+
+        self.post(start)
+
+    def end_command(self, command: str) -> None:
+        """Have the launcher kill a command beside a rank."""
+        self.post(partial(self._link.send, protocol.EndCommand(command)))
 
     def refused(self, error: Refused) -> None:
         """Make the loop raise the error, because the service refuses this agent."""
@@ -218,6 +245,9 @@ class Supervisor:
                         self._execute_order(command)
                     case StopCommand():
                         self._execute_stop(command)
+                    case ExecCommand():
+                        run = self._runs.named(f"{command.job_id}/{command.generation}")
+                        self._executions.begin(command, run, self)
             except ValueError as error:
                 _log.error("ignored a command", error=str(error))
         self._outbox.acknowledge(command.command_id)

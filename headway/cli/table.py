@@ -42,6 +42,9 @@ PANELS: dict[str, dict[str, Verb]] = {
         "graph": Verb("jobs.graph", "Show which jobs start after which, as a tree."),
         "logs": Verb("jobs.follow", "Show the output of a job's ranks, in the order of its arrival."),
         "events": Verb("jobs.follow", "Show the events of a job."),
+        "exec": Verb(
+            "jobs.execution", "Run a command beside a rank of a running job, and exit with its code."
+        ),
         "checkpoints": Verb(
             "jobs.checkpoints", "List a job's checkpoints in storage, and mark the one that it would restore."
         ),

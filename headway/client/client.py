@@ -26,6 +26,7 @@ from headway._lazy import lazy
 from headway.client.access import AccessCalls
 from headway.client.calls import api_path, job_path
 from headway.client.cluster import ClusterCalls
+from headway.client.executions import ExecutionCalls
 from headway.client.logs import LogCalls
 from headway.client.money import MoneyCalls
 from headway.client.outputs import OutputCalls
@@ -82,7 +83,16 @@ _RECOMMENDATION_TIMEOUT_S = 120.0
 """Timeout of recommendations: searching hundreds of plans takes up to 2 s, more on a busy host."""
 
 
-class Client(LogCalls, OutputCalls, ClusterCalls, MoneyCalls, AccessCalls, SimulationCalls, WebhookCalls):
+class Client(
+    LogCalls,
+    ExecutionCalls,
+    OutputCalls,
+    ClusterCalls,
+    MoneyCalls,
+    AccessCalls,
+    SimulationCalls,
+    WebhookCalls,
+):
     """A client of one service with the rights of one user.
 
     The client retries a request for up to `patience_s` if the service is away (no connection, 502, 503, 504,

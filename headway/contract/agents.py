@@ -222,7 +222,24 @@ class StopCommand(BaseModel):
     traceparent: str | None = None
 
 
-AnyCommand: TypeAlias = RunCommand | OrderCommand | StopCommand
+class ExecCommand(BaseModel):
+    """Command to run `argv` beside the process that was started as `rank` of `generation` (`contract.executions`).
+
+    The agent claims the execution before it starts the command, so that a repeated message starts it once.
+    """
+
+    kind: Literal["exec"] = "exec"
+    command_id: str
+    job_id: str
+    generation: int
+    rank: int
+    execution: str
+    argv: list[str]
+    timeout_s: float
+    traceparent: str | None = None
+
+
+AnyCommand: TypeAlias = RunCommand | OrderCommand | StopCommand | ExecCommand
 Command: TypeAlias = Annotated[AnyCommand, Field(discriminator="kind")]
 COMMANDS: TypeAdapter[AnyCommand] = TypeAdapter(Command)
 COMMAND_FIELD = "command"

@@ -37,6 +37,8 @@ class HostFacts(BaseModel):
     locked_memory_bytes: int | None = None
     driver: _Short = ""
     nccl: _Short = ""
+    executes: bool = False
+    """True if the agent knows commands beside ranks (`contract.executions`)."""
     kill_wait_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """Seconds from SIGTERM to SIGKILL when the host's engine ends this agent; None if no engine runs it."""
     isolation: IsolationFacts | None = None

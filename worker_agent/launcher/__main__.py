@@ -14,13 +14,15 @@ import time
 from pathlib import Path
 
 from worker_agent.host.folders import StateFolder, boot_s
-from worker_agent.launcher.keeper import Keeper
+from worker_agent.launcher.keeper import CannotStart, Keeper
 from worker_agent.launcher.preload import code_version, preload
 from worker_agent.launcher.processes import adopt_orphans, descends, set_dumpable
 from worker_agent.launcher.program import flush_and_exit
 from worker_agent.launcher.protocol import (
     Changed,
     Decoder,
+    EndCommand,
+    Execute,
     Hello,
     Kill,
     Lease,
@@ -32,6 +34,7 @@ from worker_agent.launcher.protocol import (
     encode,
     socket_address,
 )
+from worker_agent.launcher.sessions import Streams
 
 _log = logging.getLogger("worker_agent.launcher")
 
@@ -39,6 +42,9 @@ ALONE_S = 30.0
 """Seconds that a launcher without runs waits for an agent before it exits."""
 _LOCK_WAIT_S = 10.0
 _ERROR_PAUSE_S = 0.1
+_READ_BYTES = 1 << 17
+"""Size of one read. An order with descriptors is shorter, so the descriptors arrive with the whole order."""
+_MAX_DESCRIPTORS = 5
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group id of a peer, as the kernel returns them."""
 
@@ -115,11 +121,13 @@ class Server:
         self._selector.register(client, selectors.EVENT_READ)
 
     def _read(self, client: socket.socket) -> None:
-        memories: list[int] = []
+        descriptors: list[int] = []
         try:
             # The data that arrives with a descriptor ends the bytes of one read, so the descriptor belongs to
             # the last message.
-            data, memories, _, _ = socket.recv_fds(client, 65536, 1, socket.MSG_CMSG_CLOEXEC)
+            data, descriptors, _, _ = socket.recv_fds(
+                client, _READ_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
             messages = self._clients[client].feed(data)
         except (OSError, ValueError) as error:
             _log.warning("closing the connection to an agent: %s", error)
@@ -127,27 +135,41 @@ class Server:
         if not data:
             self._drop(client)
         for message in messages:
-            last = message is messages[-1]
-            self._handle(client, message, memories[0] if last and memories else None)
-        for memory in memories:
-            os.close(memory)
+            self._handle(client, message, descriptors if message is messages[-1] else [])
+        for descriptor in descriptors:
+            os.close(descriptor)
 
-    def _handle(self, client: socket.socket, message: Message, memory: int | None) -> None:
+    def _handle(self, client: socket.socket, message: Message, descriptors: list[int]) -> None:
+        """Carry out an order. It removes the descriptors that it takes over from the list."""
         match message:
             case Hello():
                 self._send(client, Welcome(self._version, self._has_torch, self._keeper.names()))
             case Lease(deadline_s):
                 self._keeper.renew(deadline_s)
             case Start(run, secrets):
-                self._send(client, self._keeper.start(run, memory if secrets else None))
+                memory = descriptors[0] if secrets and descriptors else None
+                self._send(client, self._keeper.start(run, memory))
             case Terminate(run):
                 self._keeper.terminate(run)
             case Kill(run):
                 self._keeper.kill(run)
+            case Execute() if len(descriptors) == 4 + message.secrets:
+                self._execute(message, descriptors)
+            case EndCommand(command):
+                self._keeper.end_command(command)
             case Shutdown() if not self._keeper.names():
                 self._leaving = True
             case _:
                 _log.warning("ignored: %s", message)
+
+    def _execute(self, order: Execute, descriptors: list[int]) -> None:
+        streams = Streams(**dict(zip(("stdin", "stdout", "stderr", "status"), descriptors, strict=False)))
+        del descriptors[:4]  # the keeper closes them
+        secrets = descriptors[0] if descriptors else None
+        try:
+            self._keeper.execute(order.run, order.rank, order.argv, streams, secrets, command=order.command)
+        except (CannotStart, OSError) as error:
+            _log.warning("refused a command beside %s: %s", order.run, error)
 
     def _send(self, client: socket.socket, message: Message) -> None:
         try:
@@ -160,6 +182,7 @@ class Server:
         if self._clients.pop(client, None) is not None:
             self._selector.unregister(client)
             client.close()
+            self._keeper.end_commands()
 
     def _changed(self, run: str) -> None:
         for client in list(self._clients):

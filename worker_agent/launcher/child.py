@@ -24,6 +24,7 @@ from worker_agent.launcher import confinement, containers, preload, program
 from worker_agent.launcher.commandline import How, PythonTarget, python_target
 from worker_agent.launcher.processes import die_with_parent, name_process, set_dumpable, title_process
 from worker_agent.launcher.protocol import LaunchPlan
+from worker_agent.launcher.sessions import Streams
 
 _OOM_SCORE = "500"
 """OOM score adjustment of a rank: the kernel kills it before the agent, the stores and the launcher."""
@@ -55,19 +56,10 @@ def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: 
     set_dumpable(yes=True)  # the launcher is not dumpable, but a rank must read its own files in /proc
     _reset_signals()
     _redirect(folder.log(rank), plan.confinement.uid)
-    env = {**plan.ranks[rank], **(read_json(folder.env(rank)) or {}), **_secrets_in(secrets)}
-    job = env.get(ENV_JOB_NAME, "")
-    name_process(program.process_name(job, rank))
-    title_process(f"hw:{job}:{rank} {shlex.join(plan.argv)}")
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="utf-8")
+    env = _named_environment(plan, rank, folder, secrets, plan.argv)
     if plan.container is not None:
         containers.become(plan.container, rank, plan.argv, cwd=plan.cwd, env=env)
-    group = control_groups.of_rank(plan.confinement.group, rank)
-    if group is not None:
-        control_groups.join(group)
-    confinement.enter(plan.confinement)
-    os.chdir(plan.cwd)
+    _enter_place(plan, rank)
     tempfile.tempdir = None  # discard the folder that the launcher may have cached
     target = python_target(plan.argv)
     if how == "spawn" or target is None:
@@ -81,6 +73,43 @@ def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: 
     sys.path[1:1] = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.orig_argv = list(plan.argv)
     program.run(target.name, target.arguments, is_module=target.is_module)
+
+
+def run_command(
+    plan: LaunchPlan, rank: int, folder: RunFolder, secrets: int | None, argv: Sequence[str], streams: Streams
+) -> NoReturn:
+    """Turn this process into a command beside the rank, with its environment and confinement; never returns."""
+    set_dumpable(yes=True)
+    _reset_signals()
+    streams.become_standard()
+    if plan.confinement.uid is not None:
+        for descriptor in (1, 2):
+            os.fchown(descriptor, plan.confinement.uid, -1)  # programs reopen /dev/stdout
+    env = _named_environment(plan, rank, folder, secrets, argv)
+    _enter_place(plan, rank)
+    _execute(argv, None, env)
+
+
+def _named_environment(
+    plan: LaunchPlan, rank: int, folder: RunFolder, secrets: int | None, argv: Sequence[str]
+) -> dict[str, str]:
+    """Return the rank's variables, and name this process after the rank and its command."""
+    env = {**plan.ranks[rank], **(read_json(folder.env(rank)) or {}), **_secrets_in(secrets)}
+    job = env.get(ENV_JOB_NAME, "")
+    name_process(program.process_name(job, rank))
+    title_process(f"hw:{job}:{rank} {shlex.join(argv)}")
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="utf-8")
+    return env
+
+
+def _enter_place(plan: LaunchPlan, rank: int) -> None:
+    """Enter the rank's control group, confinement and working folder."""
+    group = control_groups.of_rank(plan.confinement.group, rank)
+    if group is not None:
+        control_groups.join(group)
+    confinement.enter(plan.confinement)
+    os.chdir(plan.cwd)
 
 
 def keep_store(listener: socket.socket, log: Path) -> NoReturn:

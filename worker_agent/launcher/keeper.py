@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from worker_agent.launcher.preload import Preloaded, shadowed
 from worker_agent.launcher.processes import Process
 from worker_agent.launcher.protocol import LaunchPlan, Started
 from worker_agent.launcher.removal import Removal
+from worker_agent.launcher.sessions import MAX_SESSIONS, Session, Streams
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class KeptRun:
     """Control group of the run; None without control groups."""
     uid: int | None = None
     """User id of the run's ranks; None means the launcher's."""
+    sessions: list[Session] = field(default_factory=list)
+    """Commands that people run beside the ranks."""
     removal: Removal | None = None
     """Removal of the run's containers; None if ranks are processes of the host."""
 
@@ -147,6 +150,63 @@ class Keeper:
             return Started(name, run.how, str(error), retryable=retryable)
         return Started(name, run.how)
 
+    def execute(
+        self,
+        name: str,
+        rank: int,
+        argv: Sequence[str],
+        streams: Streams,
+        secrets: int | None = None,
+        *,
+        command: str = "",
+    ) -> int:
+        """Run a command beside a living rank, in its environment and confinement. Return the command's pid.
+
+        The keeper closes all four streams, now or when the command ends, also if it raises. A refusal is
+        also told through the status pipe. `command` is the id for `end_command`.
+
+        Raises:
+            CannotStart: the rank does not live here, its run is being killed, it runs in a container, or the
+                node has `MAX_SESSIONS` commands.
+        """
+        try:
+            run, plan = self._beside(name, rank)
+            pid = self._fork(partial(child.run_command, plan, rank, run.folder, secrets, argv, streams))
+        except BaseException as error:
+            streams.refuse(str(error))
+            raise
+        finally:
+            streams.close_standard()
+        run.sessions.append(Session(pid, rank, tuple(argv), streams.status, command))
+        run.groups.add(pid)
+        return pid
+
+    def end_command(self, command: str) -> None:
+        """Send SIGKILL to the command with this id, if it runs."""
+        for session in self._sessions():
+            if session.command == command:
+                session.kill()
+
+    def end_commands(self) -> None:
+        """Send SIGKILL to every command, because the agent that passes on their output is gone."""
+        for session in self._sessions():
+            session.kill()
+
+    def _sessions(self) -> list[Session]:
+        return [session for run in self._kept.values() for session in run.sessions]
+
+    def _beside(self, name: str, rank: int) -> tuple[KeptRun, LaunchPlan]:
+        """Return the run of a living rank and its plan, for a command beside the rank."""
+        run = self._kept.get(name)
+        if run is None or rank not in run.ranks or run.killed:
+            raise CannotStart(f"rank {rank} of {name} does not run on this node", retryable=True)
+        if len(self._sessions()) >= MAX_SESSIONS:
+            raise CannotStart(f"{MAX_SESSIONS} commands already run on this node", retryable=True)
+        plan = LaunchPlan.from_json(read_json(run.folder.launch))
+        if plan.container is not None:
+            raise CannotStart("the rank runs in a container", retryable=False)
+        return run, plan
+
     def terminate(self, name: str) -> None:
         """Send SIGTERM to each rank; a rank has to stop the processes that it started."""
         run = self._kept.get(name)
@@ -168,6 +228,8 @@ class Keeper:
             os.kill(pid, signal.SIGKILL)  # the rank may not lead its own group yet
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
+        for session in run.sessions:
+            session.kill()
 
     def reap(self) -> None:
         """Collect every child process that ended."""
@@ -235,6 +297,9 @@ class Keeper:
 
         def body_of_child() -> None:
             self._release()
+            for run in self._kept.values():
+                for session in run.sessions:
+                    os.close(session.status)  # a rank must not tell the end of a command
             body()
 
         return child.fork(body_of_child)
@@ -263,7 +328,7 @@ class Keeper:
             ((run, rank) for run in self._kept.values() for rank, own in run.ranks.items() if own == pid),
             None,
         )
-        if found is not None:
+        if found is not None or any(one.pid == pid for run in self._kept.values() for one in run.sessions):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -278,6 +343,10 @@ class Keeper:
                 "signalled": rank in run.signalled,
             }
         for run in self._kept.values():
+            for session in [one for one in run.sessions if one.pid == pid]:
+                session.ended(code)
+                run.sessions.remove(session)
+                run.groups.discard(pid)
             if run.removal is not None and run.removal.pid == pid:
                 run.removal.ended(code)
             if run.store == pid:
@@ -332,9 +401,10 @@ class Keeper:
         return run.removal is None or run.removal.done(ranks, self._fork)
 
     def _children(self) -> set[int]:
-        """Return the pids of children that are ranks, stores or removals."""
+        """Return the pids of children that are ranks, stores, commands or removals."""
         runs = self._kept.values()
         others = {run.store for run in runs} | {run.removal.pid for run in runs if run.removal is not None}
+        others |= {one.pid for run in runs for one in run.sessions}
         return {pid for run in runs for pid in run.ranks.values()} | {
             pid for pid in others if pid is not None
         }

@@ -54,6 +54,30 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Execute:
+    """Order of the agent to run a command beside a rank. Its descriptors follow.
+
+    They are stdin, stdout, stderr and the status pipe of `sessions.Streams`, then the memory of `secrets`.
+    """
+
+    run: str
+    rank: int
+    """Rank at the start of the process."""
+    command: str
+    """Id of the command, for `EndCommand`."""
+    argv: tuple[str, ...]
+    secrets: bool = False
+    """True if a descriptor of memory with the rank's secrets, as JSON, is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndCommand:
+    """Order of the agent to send SIGKILL to a command and its process group."""
+
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """Order of the agent that lets ranks live until `deadline_s` on the boot-time clock."""
 
@@ -100,12 +124,35 @@ class Unknown:
 
 
 Message: TypeAlias = (
-    Hello | Start | Terminate | Kill | Lease | Shutdown | Welcome | Started | Changed | Unknown
+    Hello
+    | Start
+    | Terminate
+    | Kill
+    | Execute
+    | EndCommand
+    | Lease
+    | Shutdown
+    | Welcome
+    | Started
+    | Changed
+    | Unknown
 )
 
 _TYPES: dict[str, type[Any]] = {
     kind.__name__.lower(): kind
-    for kind in (Hello, Start, Terminate, Kill, Lease, Shutdown, Welcome, Started, Changed)
+    for kind in (
+        Hello,
+        Start,
+        Terminate,
+        Kill,
+        Execute,
+        EndCommand,
+        Lease,
+        Shutdown,
+        Welcome,
+        Started,
+        Changed,
+    )
 }
 """Message class of each `type` in a line, which is the name of the class in lower case."""
 

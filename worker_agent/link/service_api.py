@@ -28,6 +28,7 @@ from headway.contract.credentials import (
     StorageAccess,
     StorageRequest,
 )
+from headway.contract.executions import ExecutionReply, ExecutionReport
 from headway.errors import HeadwayError
 from headway.http import retry_after_s
 from headway.proxies import naming, proxy_for, proxy_hint
@@ -167,6 +168,10 @@ class ServiceApi:
         if present_rank != rank:
             path += f"&present_rank={present_rank}"
         return FOLLOWED_HEADER in self._post(path, data, about_job=True).headers
+
+    def report_execution(self, execution: str, report: ExecutionReport) -> ExecutionReply:
+        """Send a report about a command beside a rank. A service that has no such command any more refuses it."""
+        return self._parse(ExecutionReply, self._post(f"executions/{execution}", report, about_job=True))
 
     def download_bundle(self, digest: str, target: Path) -> None:
         """Write the bundle to `target`, and verify its digest. A wrong digest raises Unreachable."""

@@ -36,9 +36,16 @@ def host_facts(
             locked_memory_bytes=_limit(resource.RLIMIT_MEMLOCK),
             driver=_DRIVER.read_text(encoding="utf-8").strip() if _DRIVER.exists() else "",
             nccl=_nccl(),
+            executes=True,
             kill_wait_s=kill_wait_s,
         )
-    return HostFacts(probe_port=probe_port, probe_key=probe_key, interface=interface, kill_wait_s=kill_wait_s)
+    return HostFacts(
+        probe_port=probe_port,
+        probe_key=probe_key,
+        interface=interface,
+        executes=True,
+        kill_wait_s=kill_wait_s,
+    )
 
 
 def _limit(kind: int) -> int | None:

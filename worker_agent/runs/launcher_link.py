@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +19,7 @@ from worker_agent.host.folders import StateFolder
 from worker_agent.launcher.preload import HUGE_PAGES, SINGLE_THREADED, code_version
 from worker_agent.launcher.protocol import (
     Decoder,
+    Execute,
     Hello,
     Message,
     Shutdown,
@@ -123,6 +124,23 @@ class LauncherLink:
                     socket.send_fds(self._socket, [encode(Start(run, secrets=True))], [memory])
         finally:
             os.close(memory)
+
+    def execute(self, order: Execute, streams: Sequence[int], secrets: Mapping[str, str]) -> None:
+        """Order a command, and pass its descriptors and secrets. Copies of the `streams` stay with the caller.
+
+        If the connection is lost, so are the launcher's ends, and the caller's status pipe ends.
+
+        Raises:
+            OSError: there is no memory for the secrets.
+        """
+        memory = [in_memory(secrets)] if secrets else []
+        try:
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    socket.send_fds(self._socket, [encode(order)], [*streams, *memory])
+        finally:
+            for descriptor in memory:
+                os.close(descriptor)
 
     def receive(self) -> list[Message] | None:
         """Return the messages of the launcher, or None if the connection is lost."""

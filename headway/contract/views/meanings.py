@@ -281,6 +281,14 @@ ERRORS: Mapping[str, Meaning] = MappingProxyType(
             "The what-if simulation ended without a result.",
             "Its message says why. Ask again, or ask a smaller question.",
         ),
+        "too_many_commands": Meaning(
+            "As many commands as a job may have run beside its ranks.",
+            "Wait for one of them to end, or end one with Ctrl-C.",
+        ),
+        "agent_too_old": Meaning(
+            "The agent of the rank's node has a version that cannot run commands beside ranks.",
+            "Update the agent of the node and start it again; its ranks go on meanwhile.",
+        ),
         "unavailable": Meaning(
             "Postgres, Redis or the storage does not answer. Nothing was changed.",
             "Try again after `Retry-After`; the client does so by itself. `headway doctor` shows which of "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -45,6 +46,8 @@ _RECORDED_TEXTS = frozenset(
 
 Of other fields only numbers are recorded, because a text can contain anything, including a credential.
 """
+_COMMAND = "argv"
+"""Field with the command of `headway exec`, which is recorded: the record says what a user ran inside a job."""
 _LONGEST = 200
 PRINCIPAL = "headway.principal"
 
@@ -120,6 +123,8 @@ def _recorded(key: str, value: Any) -> Any:
             return value
         case str() if key in _RECORDED_TEXTS:
             return _clean(value)
+        case list() if key == _COMMAND and all(isinstance(one, str) for one in value):
+            return _clean(shlex.join(value))
     return None
 
 

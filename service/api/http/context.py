@@ -26,6 +26,7 @@ from service.http_settings import HttpSettings
 from service.usecases.nodes.credentials import authenticate
 from service.usecases.nodes.join import digest_token
 from service.usecases.ports.credentials import NodeAccess
+from service.usecases.ports.executions import Executions
 from service.usecases.ports.facts import BegunTrace, WakeUps
 from service.usecases.ports.identity import IdentityProvider
 from service.usecases.ports.secrets import KeyRing
@@ -58,6 +59,7 @@ class ApiContext:
     wake_ups: WakeUps
     readiness: Readiness
     standstills: Standstills
+    executions: Executions
     policies: Policies
     launch: Launch
     api_token: str

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from headway.contract.values.redaction import without_credentials
 from headway.contract.views.jobs import FieldProblem, Problem
 from service.domain.shared.errors import (
+    AgentTooOld,
     BundleRefused,
     ChangedMeanwhile,
     DeadlineRefused,
@@ -34,6 +35,7 @@ from service.domain.shared.errors import (
     SecretUnreadable,
     TooBusy,
     TooLarge,
+    TooManyCommands,
     Unavailable,
     WrongToken,
 )
@@ -50,6 +52,8 @@ STATUS: dict[type[HeadwayServiceError], HTTPStatus] = {
     DeadlineRefused: HTTPStatus.CONFLICT,
     ChangedMeanwhile: HTTPStatus.PRECONDITION_FAILED,
     IllegalTransition: HTTPStatus.CONFLICT,
+    TooManyCommands: HTTPStatus.CONFLICT,
+    AgentTooOld: HTTPStatus.CONFLICT,
     WrongToken: HTTPStatus.UNAUTHORIZED,
     Forbidden: HTTPStatus.FORBIDDEN,
     LastAdmin: HTTPStatus.CONFLICT,

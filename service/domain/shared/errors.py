@@ -79,6 +79,18 @@ class IllegalTransition(HeadwayServiceError):
     code = "illegal_transition"
 
 
+class TooManyCommands(HeadwayServiceError):
+    """Error for a command beside a rank of a job that has as many as it may have."""
+
+    code = "too_many_commands"
+
+
+class AgentTooOld(HeadwayServiceError):
+    """Error for a request that the agent of a node does not know, because its version is older."""
+
+    code = "agent_too_old"
+
+
 class NoCapacity(HeadwayServiceError):
     """Error of a provider that has no machine of the type in that place now. It is temporary."""
 

@@ -30,6 +30,8 @@ class WakeUp(StrEnum):
     COMMANDS = "commands"
     EVENTS = "events"
     LOGS = "logs"
+    EXECUTION = "execution"
+    """Sent when output of a command beside a rank has arrived."""
     SIMULATIONS = "simulations"
     AFTER = "after"
     """Sent when a job may start because the last of those that it waits for has ended."""

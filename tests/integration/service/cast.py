@@ -31,10 +31,17 @@ class Cast:
         """Node and slot of each process, by who it is."""
 
     async def join(
-        self, *, kind: str = "cpu", labels: Mapping[str, str] = MappingProxyType({}), **slots: int
+        self,
+        *,
+        kind: str = "cpu",
+        labels: Mapping[str, str] = MappingProxyType({}),
+        host: Mapping[str, Any] | None = None,
+        **slots: int,
     ) -> None:
         for name, count in slots.items():
-            self.agents[name] = await self.harness.join(name, slots=count, kind=kind, labels=labels)
+            self.agents[name] = await self.harness.join(
+                name, slots=count, kind=kind, labels=labels, host=host
+            )
             self.told[name] = []
 
     async def begin(

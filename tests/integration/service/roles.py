@@ -22,6 +22,7 @@ OF_AGENTS = frozenset(
         "report",
         "fetch_secrets",
         "append_log",
+        "report_execution",
         "renew_credentials",
         "storage_access",
         "sign_storage",
@@ -160,6 +161,8 @@ def path_of(operation: Operation, node_id: str) -> str:
         "round_id": "latest",
         "simulation_id": "s1",
         "token_id": "t1",
+        "execution": "x1",
+        "execution_id": "x1",
         "digest": "sha256:" + "0" * 64,
     }
     path = operation.path

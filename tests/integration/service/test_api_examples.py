@@ -83,6 +83,14 @@ AFTER: list[Step] = [
     ("list_events", "GET", "/jobs/digits/events", None),
     ("list_metrics", "GET", "/jobs/digits/metrics", None),
     ("read_logs", "GET", "/jobs/digits/logs", None),
+    (
+        "execute_command",
+        "POST",
+        "/jobs/digits/executions",
+        {"id": "x7f3a", "argv": ["nvidia-smi", "-L"], "rank": 0, "timeout_s": 60},
+    ),
+    ("read_execution", "GET", "/jobs/digits/executions/x7f3a", None),
+    ("cancel_execution", "DELETE", "/jobs/digits/executions/x7f3a", None),
     ("list_checkpoints", "GET", "/jobs/digits/checkpoints", None),
     ("list_output", "GET", "/jobs/digits/output", None),
     ("resize_job", "POST", "/jobs/digits/resize", {"slots": 1}),
@@ -209,7 +217,7 @@ async def try_all(harness: Harness, steps: list[Step]) -> dict[str, dict[str, An
 async def test_examples_work_and_are_what_the_description_says(harness: Harness) -> None:
     recorded = await try_all(harness, BEFORE)
     cast = Cast(harness)
-    await cast.join(alpha=2)
+    await cast.join(alpha=2, host={"executes": True})
     await cast.begin(1, "digits", run="python digits.py --epochs 2000", resources={"devices": ["cpu"]})
     recorded |= await try_all(harness, AFTER)
     if os.environ.get("HEADWAY_RECORD_EXAMPLES"):

@@ -124,8 +124,16 @@ _VIEWS = Statement(
 )
 
 
+_EXECUTES = Statement(
+    "SELECT coalesce(CAST(facts->>'executes' AS boolean), false) AS executes FROM host_facts WHERE node_id = :node"
+)
+
+
 class PostgresHostLinks(OnSession, HostLinks):
     """Hosts and connections in PostgreSQL."""
+
+    async def executes(self, node_id: str) -> bool:
+        return any(row.executes for row in await self._session.fetch(_EXECUTES, node=node_id))
 
     async def save_facts(
         self, node_id: str, facts: HostFacts | None, source_address: str, now: datetime

@@ -17,6 +17,7 @@ from headway.contract.agents import (
     ReportRequest,
 )
 from headway.contract.credentials import JOB_ID_PATTERN, MAX_GENERATION, SecretsReply, SecretsRequest
+from headway.contract.executions import ID_PATTERN, ExecutionReply, ExecutionReport
 from headway.contract.renumbering import MAX_RANK
 from headway.contract.values.text import GivenText
 from service.api.http.addresses import client_address
@@ -36,6 +37,7 @@ from service.api.http.pressure import Gates, Traffic
 from service.api.http.render import as_json
 from service.domain.shared.errors import TooLarge
 from service.usecases.identity.secrets import opened, sealed_for
+from service.usecases.jobs.executions import take_report
 from service.usecases.nodes.credentials import authenticate
 from service.usecases.nodes.join import admit, join
 from service.usecases.ports.facts import WakeUp
@@ -125,6 +127,26 @@ async def fetch_secrets(
         project, names, sealed = await sealed_for(tx, node_id, wanted.job_id, wanted.generation)
     env = await opened(context.keys, project, names, sealed)
     return as_json(SecretsReply.model_validate({"env": env}), headers={"Cache-Control": "no-store"})
+
+
+@router.post(
+    "/{node_id}/executions/{execution_id}", operation_id="report_execution", response_model=ExecutionReply
+)
+async def report_execution(
+    context: Context,
+    writers: Writers,
+    credentials: Credentials,
+    node_id: GivenText,
+    execution_id: Annotated[str, Path(pattern=ID_PATTERN)],
+    report: ExecutionReport,
+) -> Response:
+    """Process a report about a command beside a rank: its claim, its output, or its end."""
+    await writers.check(node_id, digest_of(credentials), report.job_id, report.generation)
+    bind_contextvars(node=node_id)
+    reply = await take_report(context.executions, node_id, execution_id, report)
+    if report.parts or report.end is not None:
+        await context.wake_ups.wake(WakeUp.EXECUTION, execution_id)
+    return as_json(reply)
 
 
 @router.post("/{node_id}/logs/{job_id}/{generation}/{rank}", operation_id="append_log", status_code=204)

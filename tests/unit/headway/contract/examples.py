@@ -20,6 +20,7 @@ from pydantic import BaseModel, SecretStr
 from headway.contract import (
     agents,
     credentials,
+    executions,
     health,
     isolation,
     links,
@@ -71,6 +72,9 @@ COMMANDS: tuple[BaseModel, ...] = (
     agents.StopCommand(
         **_JOB, command_id="c3", oldest=5, mode="checkpoint", grace_s=60.0, dump_stacks=True, why=_WHY,
         traceparent=_TRACEPARENT,
+    ),
+    agents.ExecCommand(
+        **_JOB, command_id="c4", rank=1, execution="x01arz", argv=["nvidia-smi", "-L"], timeout_s=90.0, traceparent=_TRACEPARENT,
     ),
 )  # fmt: skip
 
@@ -130,7 +134,7 @@ HTTP: tuple[BaseModel, ...] = (
         container_engine="docker", labels={"rack": "r7", "zone": "a"},
         host=links.HostFacts(
             probe_port=20063, probe_key="key", interface="eth0", mtu=9000, shm_bytes=1 << 30, open_files=65536,
-            locked_memory_bytes=1 << 20, driver="580.1", nccl="2.27.3", kill_wait_s=30.0,
+            locked_memory_bytes=1 << 20, driver="580.1", nccl="2.27.3", executes=True, kill_wait_s=30.0,
             isolation=isolation.IsolationFacts(
                 mode="landlock",
                 results={"kernel": isolation.ProbeResult(probes=47, open=["keyctl"])},
@@ -164,6 +168,13 @@ HTTP: tuple[BaseModel, ...] = (
         lease_s=300.0, stop=[agents.Holding(**_JOB)], probe=[3], report_every_s=5.0,
         reach=[links.PeerProbe(peer="n02", address="10.0.0.2", port=20063, nonce=1, size_bytes=65536, token="t")],
     ),
+    executions.ExecutionReport(
+        **_JOB, claim="0123456789abcdef", sequence=2, parts=[executions.OutputPart(stream="stderr", data=b"\xff\x00oops\n")],
+        end=executions.ExecutionEnd(
+            outcome=executions.ExecutionOutcome.EXITED, exit_code=7, signal=9, message="The command ran for 90 s.",
+        ),
+    ),
+    executions.ExecutionReply(cancelled=True),
     credentials.SecretsRequest(**_JOB),
     credentials.SecretsReply(env={"WANDB_API_KEY": SecretStr("value")}),
 )  # fmt: skip
@@ -205,6 +216,8 @@ LAUNCHER: tuple[protocol.Message, ...] = (
     protocol.Start("j01/7", secrets=True),
     protocol.Terminate("j01/7"),
     protocol.Kill("j01/7"),
+    protocol.Execute("j01/7", 1, "x01arz", ("nvidia-smi", "-L"), secrets=True),
+    protocol.EndCommand("x01arz"),
     protocol.Lease(1234.5),
     protocol.Shutdown(),
     protocol.Welcome("abcdef", hosts_stores=True, runs=("j01/7",)),

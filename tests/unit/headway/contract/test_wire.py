@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter
 
-from headway.contract import agents, credentials, orders, rank_lines, runtime
+from headway.contract import agents, credentials, executions, orders, rank_lines, runtime
 from tests.unit.headway.contract.examples import GOLDEN, everything
 from worker_agent.launcher import protocol
 
@@ -31,8 +31,8 @@ def read(name: str, value: Any) -> Any:
         case "entries":
             return _ENTRY.validate_python(value).model_dump(mode="json")
         case "http":
-            where = agents if hasattr(agents, kind) else credentials
-            return getattr(where, kind).model_validate(value).model_dump(mode="json")
+            (where,) = [one for one in (agents, credentials, executions) if hasattr(one, kind)]
+            return getattr(where, kind).model_validate_json(json.dumps(value)).model_dump(mode="json")
         case "ranks":
             return json.loads(rank_lines.to_line(rank_lines.from_line(json.dumps(value))))
         case "launcher":

@@ -1,0 +1,83 @@
+"""Output of commands with secrets masked, and commands that an agent must not start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from headway.contract.agents import ExecCommand
+from headway.contract.executions import ExecutionOutcome, ExecutionReply, ExecutionReport
+from worker_agent.launcher.protocol import Execute
+from worker_agent.link.redaction import Redactor
+from worker_agent.link.secrets import RunSecrets
+from worker_agent.runs.executions import Executions, MaskedStream
+
+COMMAND = ExecCommand(
+    command_id="c", job_id="j01arz3ndek", generation=3, rank=0, execution="x1", argv=["true"], timeout_s=60.0
+)
+SECRET = "correct-horse"
+
+
+class Service:
+    """Receiver of reports that refuses or accepts the claim."""
+
+    def __init__(self, *, cancelled: bool) -> None:
+        self.reports: list[ExecutionReport] = []
+        self.enough = threading.Event()
+        self._cancelled = cancelled
+
+    def report_execution(self, _: str, report: ExecutionReport) -> ExecutionReply:
+        self.reports.append(report)
+        if self._cancelled or report.end is not None:
+            self.enough.set()
+        return ExecutionReply(cancelled=self._cancelled)
+
+
+class NoLauncher:
+    """Orders of which none may be given."""
+
+    def start_command(self, order: Execute, streams: Sequence[int], env: Mapping[str, str]) -> None:
+        raise AssertionError(f"started {order}")
+
+    def end_command(self, command: str) -> None:
+        raise AssertionError(f"ended {command}")
+
+
+@pytest.mark.parametrize("cut", range(len(SECRET) + 8))
+def test_secret_that_is_split_between_reads_is_masked(cut: int) -> None:
+    data = f"key {SECRET} end".encode()
+    stream = MaskedStream(Redactor([SECRET]))
+    shown = stream.feed(data[:cut]) + stream.feed(data[cut:]) + stream.feed(b"", last=True)
+    assert shown == b"key ************* end"
+
+
+def test_secret_that_overlaps_another_is_masked_at_every_cut() -> None:
+    values, data = ["abcdef", "defghi"], b"x abcdefghi y abcdefg"
+    whole = MaskedStream(Redactor(values)).feed(data, last=True)
+    assert whole == b"x ********* y ******g"
+    stream = MaskedStream(Redactor(values))
+    shown = b"".join(stream.feed(data[index : index + 1]) for index in range(len(data)))
+    assert shown + stream.feed(b"", last=True) == whole
+
+
+def test_output_without_secrets_is_shown_at_once() -> None:
+    assert MaskedStream(Redactor([SECRET])).feed(b"step 1\n") == b"step 1\n"
+
+
+def test_command_without_its_run_is_refused_after_the_claim() -> None:
+    service = Service(cancelled=False)
+    Executions(service, RunSecrets()).begin(COMMAND, None, NoLauncher())
+    assert service.enough.wait(60)
+    claim, end = service.reports
+    assert (claim.sequence, claim.end, end.sequence) == (0, None, 1)
+    assert end.end is not None
+    assert end.end.outcome is ExecutionOutcome.REFUSED
+
+
+def test_command_with_a_refused_claim_is_never_started() -> None:
+    service = Service(cancelled=True)
+    Executions(service, RunSecrets()).begin(COMMAND, None, NoLauncher())
+    assert service.enough.wait(60)
+    assert [one.sequence for one in service.reports] == [0]

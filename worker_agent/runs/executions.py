@@ -1,0 +1,289 @@
+"""Commands beside ranks: claim, output and end of each, reported by a thread of its own.
+
+The launcher runs the command. This module passes its output on with secrets masked, as the log shipper does, and has it
+killed when its user cancels it, its time is over, or the service does not answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets as random_texts
+import selectors
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final, Protocol
+
+import structlog
+
+from headway.contract.agents import ExecCommand
+from headway.contract.executions import (
+    MAX_OUTPUT_BYTES,
+    MAX_PART_BYTES,
+    ExecutionEnd,
+    ExecutionOutcome,
+    ExecutionReply,
+    ExecutionReport,
+    OutputPart,
+)
+from worker_agent.launcher.protocol import Execute
+from worker_agent.link.redaction import Redactor
+from worker_agent.link.secrets import RunSecrets
+from worker_agent.link.service_api import Backoff, NotJoined, Refused, Unreachable
+from worker_agent.runs.records import Run
+
+_log = structlog.get_logger()
+
+_REPORT_EVERY_S: Final = 1.0
+"""Longest time between two reports: a cancelled command is killed after it."""
+_UNREACHABLE_S: Final = 20.0
+"""Time without an answer of the service after which a command is killed; the service gives the agent up after 30 s."""
+_KILLED_WITHIN_S: Final = 10.0
+
+
+class Sink(Protocol):
+    """Receiver of reports. It raises Unreachable, NotJoined or Refused, like `ServiceApi`."""
+
+    def report_execution(self, execution: str, report: ExecutionReport) -> ExecutionReply:
+        """Send a report about a command."""
+
+
+class Orders(Protocol):
+    """Orders to the launcher, from any thread."""
+
+    def start_command(self, order: Execute, streams: Sequence[int], env: Mapping[str, str]) -> None:
+        """Tell the launcher to start a command, and close the descriptors in `streams`."""
+
+    def end_command(self, command: str) -> None:
+        """Tell the launcher to kill a command."""
+
+
+class Executions:
+    """Start of a thread for each command.
+
+    Args:
+        sink: receiver of the reports.
+        secrets: secrets of the runs.
+    """
+
+    def __init__(self, sink: Sink, secrets: RunSecrets) -> None:
+        self._sink = sink
+        self._secrets = secrets
+
+    def begin(self, command: ExecCommand, run: Run | None, orders: Orders) -> None:
+        """Run the command beside a rank of `run`; None if the node does not have the run."""
+        thread = threading.Thread(
+            target=self._run, args=[command, run, orders], daemon=True, name=f"command {command.execution}"
+        )
+        thread.start()
+
+    def _run(self, command: ExecCommand, run: Run | None, orders: Orders) -> None:
+        reports = _Reports(self._sink, command)
+        try:
+            if not reports.claim():
+                _log.info("ignored a command beside a rank", execution=command.execution)
+                return
+            refusal = self._refusal(command, run)
+            if run is None or refusal is not None:
+                reports.end(ExecutionEnd(outcome=ExecutionOutcome.REFUSED, message=refusal or ""))
+                return
+            redactor = self._secrets.redactor(run.name, has_secrets=bool(run.command.secrets))
+            assert redactor is not None, "refused above"
+            _log.info("command beside a rank", execution=command.execution, run=run.name, rank=command.rank)
+            end = _Command(command, redactor, reports, orders).run(run.name, self._secrets.env(run.name))
+            reports.end(end)
+        except (Unreachable, NotJoined, Refused) as error:
+            orders.end_command(command.execution)
+            _log.warning("gave up a command beside a rank", execution=command.execution, error=str(error))
+        except OSError as error:
+            orders.end_command(command.execution)
+            _log.error("a command beside a rank failed", execution=command.execution, error=str(error))
+
+    def _refusal(self, command: ExecCommand, run: Run | None) -> str | None:
+        """Return why the command cannot start; None if it can."""
+        if run is None:
+            return (
+                f"Rank {command.rank} of generation {command.generation} does not run on this node any more."
+            )
+        if self._secrets.redactor(run.name, has_secrets=bool(run.command.secrets)) is None:
+            return "The agent has restarted and does not know the job's secrets yet. Try again in a moment."
+        return None
+
+
+class _Reports:
+    """Reports of one command, with retries."""
+
+    def __init__(self, sink: Sink, command: ExecCommand) -> None:
+        self._sink = sink
+        self._command = command
+        self._claim = random_texts.token_hex(16)
+        self._sequence = 0
+        self.cancelled = False
+
+    def claim(self) -> bool:
+        """Return True if this agent may start the command."""
+        self._send(0, (), None)
+        return not self.cancelled
+
+    def output(self, parts: Sequence[OutputPart]) -> None:
+        """Send output, or without any, that the command still runs."""
+        self._sequence += 1
+        self._send(self._sequence, parts, None)
+
+    def end(self, end: ExecutionEnd) -> None:
+        """Send the end of the command."""
+        self._sequence += 1
+        self._send(self._sequence, (), end)
+
+    def _send(self, sequence: int, parts: Sequence[OutputPart], end: ExecutionEnd | None) -> None:
+        report = ExecutionReport(
+            job_id=self._command.job_id,
+            generation=self._command.generation,
+            claim=self._claim,
+            sequence=sequence,
+            parts=list(parts),
+            end=end,
+        )
+        backoff, give_up_s = Backoff(random.Random()), time.monotonic() + _UNREACHABLE_S
+        while True:
+            try:
+                reply = self._sink.report_execution(self._command.execution, report)
+            except (Unreachable, NotJoined) as error:
+                pause_s = backoff.next_s(getattr(error, "retry_after_s", 0.0))
+                if time.monotonic() + pause_s > give_up_s:
+                    raise
+                time.sleep(pause_s)
+            else:
+                self.cancelled = reply.cancelled
+                return
+
+
+class MaskedStream:
+    """Output of one stream with secrets masked. It holds back an end in which a secret may have begun."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = b""
+
+    def feed(self, data: bytes, *, last: bool = False) -> bytes:
+        """Return what may be shown after more `data`: all of it if it is the `last`."""
+        data = self._held + data
+        cut = len(data) if last else self._redactor.begun(data)
+        spans = list(self._redactor.spans(data))
+        # A secret that is complete but goes beyond the cut is held back as a whole, and so is one that it overlaps.
+        for begin, end in sorted(spans, reverse=True, key=lambda span: span[1]):
+            if begin < cut < end:
+                cut = begin
+        shown, self._held = self._redactor.mask(data)[:cut], data[cut:]
+        return shown
+
+
+class _Command:
+    """One command that this agent has claimed."""
+
+    def __init__(self, command: ExecCommand, redactor: Redactor, reports: _Reports, orders: Orders) -> None:
+        self._command = command
+        self._reports = reports
+        self._orders = orders
+        self._streams = {"stdout": MaskedStream(redactor), "stderr": MaskedStream(redactor)}
+        self._sent_bytes = 0
+        self._killed: ExecutionEnd | None = None
+        self._status = b""
+
+    def run(self, run: str, env: Mapping[str, str]) -> ExecutionEnd:
+        """Run the command, report its output, and return its end.
+
+        Raises:
+            Unreachable, NotJoined, Refused: its output cannot be reported.
+        """
+        with ExitStack() as stack, selectors.DefaultSelector() as selector:
+            theirs = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
+            for name in ("stdout", "stderr", "status"):
+                ours, end = os.pipe()
+                stack.callback(os.close, ours)
+                os.set_blocking(ours, False)
+                selector.register(ours, selectors.EVENT_READ, name)
+                theirs.append(end)
+            order = Execute(
+                run, self._command.rank, self._command.execution, tuple(self._command.argv), secrets=bool(env)
+            )
+            self._orders.start_command(order, theirs, env)
+            self._pass_on(selector)
+            self._report([self._part(name, b"", last=True) for name in self._streams])
+        return self._killed or self._end()
+
+    def _pass_on(self, selector: selectors.BaseSelector) -> None:
+        """Report output until the status pipe ends, then what the pipes still hold."""
+        deadline_s = time.monotonic() + self._command.timeout_s
+        give_up_s: float | None = None
+        while True:
+            wait_s = max(0.0, min(_REPORT_EVERY_S, deadline_s - time.monotonic()))
+            ready = {key.data: key for key, _ in selector.select(wait_s)}
+            # The status is read first: output that is in the pipes by then is complete.
+            ended = "status" in ready and not self._read_status(ready.pop("status").fd)
+            self._report([self._read(selector, key) for key in ready.values()], heartbeat=not ready)
+            if ended:
+                break
+            self._judge(deadline_s)
+            if self._killed is not None:
+                give_up_s = give_up_s or time.monotonic() + _KILLED_WITHIN_S
+                deadline_s = give_up_s
+                if time.monotonic() > give_up_s:
+                    return
+        while left := [key for key, _ in selector.select(0) if key.data != "status"]:
+            self._report([self._read(selector, key) for key in left])
+            self._judge(deadline_s)
+            if self._killed is not None:
+                return
+
+    def _judge(self, deadline_s: float) -> None:
+        """Kill the command if it must not go on."""
+        if self._killed is not None:
+            return
+        if self._reports.cancelled:
+            self._kill(ExecutionOutcome.CANCELLED, "Its user cancelled the command, or stopped reading.")
+        elif time.monotonic() >= deadline_s:
+            self._kill(ExecutionOutcome.TIMED_OUT, f"The command ran for {self._command.timeout_s:g} s.")
+        elif self._sent_bytes > MAX_OUTPUT_BYTES:
+            message = f"The command wrote more than {MAX_OUTPUT_BYTES:,} bytes. Write to a file instead."
+            self._kill(ExecutionOutcome.OUTPUT_LIMIT, message)
+
+    def _kill(self, outcome: ExecutionOutcome, message: str) -> None:
+        self._killed = ExecutionEnd(outcome=outcome, message=message)
+        self._orders.end_command(self._command.execution)
+
+    def _read_status(self, descriptor: int) -> bytes:
+        data = os.read(descriptor, 4096)
+        self._status += data
+        return data
+
+    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> OutputPart:
+        # Half a part, since the stream may have held bytes back.
+        data = os.read(key.fd, MAX_PART_BYTES // 2)
+        if not data:
+            selector.unregister(key.fd)
+        return self._part(key.data, data)
+
+    def _part(self, name: Any, data: bytes, *, last: bool = False) -> OutputPart:
+        return OutputPart(stream=name, data=self._streams[name].feed(data, last=last))
+
+    def _report(self, parts: Sequence[OutputPart], *, heartbeat: bool = False) -> None:
+        parts = [] if self._killed is not None else [part for part in parts if part.data]
+        self._sent_bytes += sum(len(part.data) for part in parts)
+        if parts or heartbeat:
+            self._reports.output(parts)
+
+    def _end(self) -> ExecutionEnd:
+        try:
+            record = json.loads(self._status)
+        except ValueError:
+            message = "The node's launcher has ended, or is too old to run commands beside ranks."
+            return ExecutionEnd(outcome=ExecutionOutcome.REFUSED, message=message)
+        if "refused" in record:
+            return ExecutionEnd(outcome=ExecutionOutcome.REFUSED, message=str(record["refused"])[:1000])
+        return ExecutionEnd(
+            outcome=ExecutionOutcome.EXITED, exit_code=record["exit_code"], signal=record["signal"]
+        )
