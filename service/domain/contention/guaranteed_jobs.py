@@ -135,11 +135,10 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
     else:
         waits = admitted & ~due & ~promised
         rights = turns_of(tenure.priority, tenure.run_s, given.waited_s, tenure.min_run_s)
-        soon = _once_left(given, tenure.leaving)
         since = (given.age_s[None, :] < tenure.run_s[:, None]) | (tenure.run_s >= tenure.min_run_s)[:, None]
         barred, coming = not_worth_a_stop(
             given,
-            soon,
+            _once_left(given, tenure.leaving),
             tenure.restart_s,
             tenure.left_s,
             tenure.priority,
@@ -148,25 +147,24 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
             _stoppable(tenure.priority, firm, since) | (overdue & rights.may_stop & ~firm[:, None]),
             overdue,
         )
-        turnless = overdue & barred & (coming == NOTHING)
-        overdue &= ~barred
+        turnless, overdue = overdue & barred & (coming == NOTHING), overdue & ~barred
         barred |= resting_jobs(tenure.priority, tenure.rests_s, ~holds & waits & ~overdue)
         rivals = admitted & ~barred
         firm &= ~lifted(
             given, firm & ~due, tenure.priority, smallest, among=rivals & ~promised, submitted_since=since
         )
         overdue &= ~_behind(given, tenure, smallest, rivals & ~holds & ~overdue, firm)
-        now, later = turns_now(
+        fixed = tenure.pinned | tenure.rigid
+        now, overdue = turns_now(
             given,
             smallest,
             tenure.priority,
             overdue,
+            rights,
             first=promised & admitted,
             firm=firm,
-            fixed=tenure.pinned | tenure.rigid,
-            rights=rights,
+            fixed=fixed,
         )
-        overdue = now | later
         turns = _turns(given, tenure, firm & admitted, now, promised & admitted)
         turns[due & admitted] = 1.0 + turns.sum()
         seats = _seated(given, given.rows, smallest, turns, solve)

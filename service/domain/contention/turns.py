@@ -53,13 +53,15 @@ def turns_now(
     smallest: IntArray,
     priority: FloatArray,
     overdue: BoolArray,
+    rights: Turns,
     *,
     first: BoolArray,
     firm: BoolArray,
     fixed: BoolArray,
-    rights: Turns,
 ) -> tuple[BoolArray, BoolArray]:
-    """Return the overdue jobs (J,) whose turns begin now, and those for which slots are kept until a minimum run time is over.
+    """Return the overdue jobs (J,) whose turns begin now, and these with those that slots are kept for.
+
+    Slots are kept for a job until the minimum run times of others are over.
 
     The others have no turn yet, because jobs of higher priorities hold the slots that they need. A turn that no such job is
     in the way of begins as soon as it has a seat.
@@ -69,10 +71,10 @@ def turns_now(
         smallest: (J,) smallest configurations.
         priority: (J,) priorities.
         overdue: (J,) jobs that have waited for the maximum wait.
+        rights: rights of the overdue jobs over the running ones.
         first: (J,) waiting jobs that precede them, on promised slots.
         firm: (J,) running jobs that may not be vacated now.
         fixed: (J,) running jobs that keep their slots after their minimum run time.
-        rights: rights of the overdue jobs over the running ones.
     """
     now, later = np.zeros_like(overdue), np.zeros_like(overdue)
     stays = given.current != NOTHING
@@ -96,7 +98,7 @@ def turns_now(
             stays[yielding] = False
         room.take(job, room.column_of(job))
         now[job] = True
-    return now, later
+    return now, now | later
 
 
 def _would_fit(
