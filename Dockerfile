@@ -2,41 +2,59 @@
 #   docker build --target service -t headway-service .
 #   docker build --target agent -t headway-agent .
 # The agent's image carries torch. For hosts without a GPU, pass the index of PyTorch's CPU builds in
-# TORCH_PIP_ARGS (2 GB smaller); EXTRA_PACKAGES is what the users' scripts import besides.
+# TORCH_PIP_ARGS (2 GB smaller); EXTRA_PACKAGES is what the users' scripts import besides. Without torch, for
+# jobs that bring their own environment: --build-arg AGENT_EXTRAS=agent.
+# BASE is any image of a Debian kind with `python`, `pip` and Python's venv module. The settings of pip that a
+# mirror needs are a secret of the build, and in no image: --secret id=pip.conf,src=pip.conf, and
+# --secret id=ca.pem,src=ca.pem with `cert = /run/secrets/ca.pem` in pip.conf for an authority of your own.
 
-ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+ARG BASE=python:3.11-slim-bookworm
 
-FROM ${PYTHON_IMAGE} AS base
+FROM ${BASE} AS base
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 RUN groupadd --gid 10001 headway \
     && useradd --uid 10001 --gid headway --home-dir /var/lib/headway --create-home --shell /usr/sbin/nologin headway \
     && install --directory --owner=headway --group=headway /srv/headway
 
-FROM base AS wheel
+FROM base AS build
+ENV PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+
+FROM build AS wheel
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY headway headway
 COPY service service
 COPY worker_agent worker_agent
 COPY migrations migrations
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem \
+    pip wheel --no-deps --wheel-dir /wheels .
 
-FROM base AS service-packages
+# OR-Tools names pandas for a modeller that Headway does not use: with it, and with pip and the packages' own
+# tests, the image would be 125 MB larger.
+FROM build AS service-packages
 COPY constraints.txt /tmp/constraints.txt
 COPY --from=wheel /wheels /wheels
-RUN python -m venv /opt/headway \
+RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem \
+    python -m venv /opt/headway \
     && wheel="$(echo /wheels/*.whl)" \
-    && /opt/headway/bin/pip install --no-cache-dir -c /tmp/constraints.txt "${wheel}[service,ec2]"
+    && /opt/headway/bin/pip install -c /tmp/constraints.txt "${wheel}[service,ec2]" \
+    && /opt/headway/bin/pip uninstall --quiet --yes pandas setuptools pip \
+    && find /opt/headway/lib -type d -name tests -prune -exec rm -r {} +
 
-FROM base AS agent-packages
+FROM build AS agent-packages
+ARG AGENT_EXTRAS="agent,train"
 ARG TORCH_PIP_ARGS=""
 ARG EXTRA_PACKAGES=""
 COPY constraints.txt /tmp/constraints.txt
-RUN python -m venv /opt/headway \
-    && /opt/headway/bin/pip install --no-cache-dir ${TORCH_PIP_ARGS} "$(grep '^torch==' /tmp/constraints.txt)"
+RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem \
+    python -m venv /opt/headway \
+    && case "${AGENT_EXTRAS}" in \
+        *train*) /opt/headway/bin/pip install ${TORCH_PIP_ARGS} "$(grep '^torch==' /tmp/constraints.txt)" ;; \
+    esac
 COPY --from=wheel /wheels /wheels
-RUN wheel="$(echo /wheels/*.whl)" \
-    && /opt/headway/bin/pip install --no-cache-dir -c /tmp/constraints.txt "${wheel}[agent,train]" ${EXTRA_PACKAGES}
+RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem \
+    wheel="$(echo /wheels/*.whl)" \
+    && /opt/headway/bin/pip install -c /tmp/constraints.txt "${wheel}[${AGENT_EXTRAS}]" ${EXTRA_PACKAGES}
 
 FROM base AS service
 COPY --from=service-packages /opt/headway /opt/headway

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import resource
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ def run_command(
         "--cap-drop=all",
         "--security-opt=no-new-privileges",
         "--ulimit=core=0",
+        *(_podmans_ulimits(container.max_processes) if container.engine == "podman" else []),
         f"--user={container.user}",
         *(["--userns=keep-id"] if container.engine == "podman" and os.geteuid() != 0 else []),
         *(f"--group-add={group}" for group in container.groups),
@@ -149,6 +151,20 @@ def _bounds(container: Container) -> list[str]:
     if container.cpus is not None:
         found.append(f"--cpus={container.cpus:g}")
     return found
+
+
+def _podmans_ulimits(max_processes: int) -> list[str]:
+    """Return limits that this agent may grant.
+
+    Beside any `--ulimit`, Podman ignores the defaults of its configuration and asks for limits of its own, which
+    the kernel refuses to an agent without CAP_SYS_RESOURCE: then no container starts.
+    """
+    files, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most_processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    processes = (
+        max_processes if most_processes == resource.RLIM_INFINITY else min(max_processes, most_processes)
+    )
+    return [f"--ulimit=nofile={files}:{most_files}", f"--ulimit=nproc={processes}:{processes}"]
 
 
 def _gpus(engine: Engine, devices: str) -> list[str]:

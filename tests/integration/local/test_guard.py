@@ -88,11 +88,13 @@ def test_a_starter_that_ends_by_itself_leaves_no_guard(started: Started, tmp_pat
 
 def test_the_guard_of_an_inner_starter_outlives_the_outer_ones_end(started: Started) -> None:
     """The starter carries the mark of these tests; a guard that did as well would be killed before its work is done."""
-    guards = [
-        pid
-        for pid in (int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit())
-        if f"\0{started.process.pid}\0".encode() in _read(pid, "cmdline")
-    ]
+
+    def guards_of_it() -> list[int]:
+        pids = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
+        return [pid for pid in pids if f"\0{started.process.pid}\0".encode() in _read(pid, "cmdline")]
+
+    until(guards_of_it, "the guard's command line: the kernel shows it a moment after the start")
+    guards = guards_of_it()
     assert len(guards) == 1
     assert b"HEADWAY_GUARD=" not in _read(guards[0], "environ")
     os.kill(guards[0], signal.SIGTERM)
