@@ -16,6 +16,7 @@ import numpy as np
 
 from service.domain.allocation.knapsack.problem import NOTHING, Problem, Row, Solve
 from service.domain.contention.priorities import by_priority, by_turn, lifted
+from service.domain.contention.turns import turns_now, turns_of
 from service.domain.contention.worth import not_worth_a_stop, resting_jobs
 from service.domain.policies.framework.policy import RoundInput
 from service.domain.policies.framework.speedup import kind_capacity
@@ -88,6 +89,8 @@ class GuaranteedJobs:
         coming: (J,) configuration of each job that waits for slots that others are about to leave; `NOTHING` for the rest.
         next_turn: (J,) order of the waiting jobs with a seat that precede others with one, the greatest first: for
             a guaranteed deadline, then on promised slots, then after the maximum wait; 0 for the others.
+        turnless: (J,) jobs without a turn after the maximum wait: they would train for less time than it costs to stop
+            jobs of higher priorities for them.
     """
 
     columns: IntArray
@@ -98,6 +101,7 @@ class GuaranteedJobs:
     barred: BoolArray
     coming: IntArray
     next_turn: IntArray
+    turnless: BoolArray
 
 
 def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: BoolArray) -> GuaranteedJobs:
@@ -123,32 +127,45 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
         )
     firm = holds & ~tenure.forced & ((tenure.run_s < tenure.min_run_s) | tenure.pinned)
     reserving, barred = None, np.zeros(len(holds), dtype=np.bool_)
-    coming = np.full(len(holds), NOTHING, dtype=np.int64)
+    coming, turnless = np.full(len(holds), NOTHING, dtype=np.int64), np.zeros(len(holds), dtype=np.bool_)
     overdue = ~holds & admitted & (given.waited_s >= tenure.max_wait_s)
     promised = _promised(tenure, holds & False)
     if fit:
         overdue &= ~_behind(given, tenure, smallest, admitted & ~holds & ~overdue, firm)
     else:
-        waits = admitted & ~overdue & ~due & ~promised
-        soon = _once_left(given, tenure.leaving)
+        waits = admitted & ~due & ~promised
+        rights = turns_of(tenure.priority, tenure.run_s, given.waited_s, tenure.min_run_s)
         since = (given.age_s[None, :] < tenure.run_s[:, None]) | (tenure.run_s >= tenure.min_run_s)[:, None]
         barred, coming = not_worth_a_stop(
             given,
-            soon,
+            _once_left(given, tenure.leaving),
             tenure.restart_s,
             tenure.left_s,
             tenure.priority,
             smallest,
             waits,
-            _stoppable(tenure.priority, firm, since),
+            _stoppable(tenure.priority, firm, since) | (overdue & rights.may_stop & ~firm[:, None]),
+            overdue,
         )
-        barred |= resting_jobs(tenure.priority, tenure.rests_s, ~holds & waits)
+        turnless, overdue = overdue & barred & (coming == NOTHING), overdue & ~barred
+        barred |= resting_jobs(tenure.priority, tenure.rests_s, ~holds & waits & ~overdue)
         rivals = admitted & ~barred
         firm &= ~lifted(
             given, firm & ~due, tenure.priority, smallest, among=rivals & ~promised, submitted_since=since
         )
         overdue &= ~_behind(given, tenure, smallest, rivals & ~holds & ~overdue, firm)
-        turns = _turns(given, tenure, firm & admitted, overdue, promised & admitted)
+        fixed = tenure.pinned | tenure.rigid
+        now, overdue = turns_now(
+            given,
+            smallest,
+            tenure.priority,
+            overdue,
+            rights,
+            first=promised & admitted,
+            firm=firm,
+            fixed=fixed,
+        )
+        turns = _turns(given, tenure, firm & admitted, now, promised & admitted)
         turns[due & admitted] = 1.0 + turns.sum()
         seats = _seated(given, given.rows, smallest, turns, solve)
         reserving = _reserving(given, tenure, smallest, overdue & (seats == NOTHING), firm)
@@ -165,6 +182,7 @@ def guaranteed_jobs_of(given: RoundInput, tenure: Tenure, solve: Solve, due: Boo
         barred=barred,
         coming=coming,
         next_turn=_next_turn(given, ~holds & (seats != NOTHING), due, promised, overdue),
+        turnless=turnless,
     )
 
 
@@ -226,9 +244,10 @@ def latest_turn_s(given: RoundInput, tenure: Tenure, seats: GuaranteedJobs) -> F
     unused (first fit). The bound ignores jobs of a higher priority that arrive later.
     """
     slots = given.configurations.slots
-    waits = (given.current == NOTHING) & (seats.smallest != NOTHING)
+    holds = given.current != NOTHING
+    waits = ~holds & (seats.smallest != NOTHING)
     order = by_turn(waits, tenure.priority, given.waited_s)
-    fixed = tenure.pinned & (given.current != NOTHING)
+    fixed = tenure.pinned & holds
     capacity = float(kind_capacity(given).sum()) - float(slots[given.current[fixed]].sum())
     least = slots[seats.smallest[order]]
     # A job that never changes size may come first and then stay.
@@ -237,8 +256,12 @@ def latest_turn_s(given: RoundInput, tenure: Tenure, seats: GuaranteedJobs) -> F
     turns = np.where(left >= least, 1.0 + np.ceil(_LOOSE * np.cumsum(least) / np.maximum(left, 1.0)), np.inf)
     bound_s = np.zeros(len(waits))
     # A waiting job of a higher priority has its turn first, however long the job has waited.
-    left_s = np.maximum.accumulate(np.maximum(tenure.max_wait_s - given.waited_s[order], 0.0))
+    overdue_s = np.full(len(waits), tenure.max_wait_s)
+    below = tenure.priority < tenure.priority[holds].max(initial=-np.inf)
+    overdue_s[below] = max(tenure.max_wait_s, tenure.min_run_s.max(initial=0.0))
+    left_s = np.maximum.accumulate(np.maximum((overdue_s - given.waited_s)[order], 0.0))
     bound_s[order] = left_s + turns * tenure.min_run_s.max(initial=0.0)
+    bound_s[seats.turnless] = np.inf
     return bound_s
 
 

@@ -126,6 +126,7 @@ def _nothing_to_share(given: RoundInput, tenure: Tenure) -> Contest:
         barred=nobody,
         coming=none,
         next_turn=np.zeros(len(given.current), dtype=np.int64),
+        turnless=nobody,
     )
     return Contest(
         given=given,

@@ -21,12 +21,15 @@ def not_worth_a_stop(
     smallest: IntArray,
     among: BoolArray,
     stoppable: BoolArray,
+    overdue: BoolArray,
 ) -> tuple[BoolArray, IntArray]:
     """Return the waiting jobs (J,) that start on free slots only, and the configurations (J,) for which jobs wait.
 
-    `stoppable` (J, J) is True where the first job may be stopped for the second one. Those that wait would train for less time than it costs to stop a job for them and start it again, from the order to stop to
-    the next first step; or slots that others are about to leave suffice for them. A job of unknown length is brief if
-    all ended jobs of its class were, and there are enough of them (`LEAST_OWN_JOBS`).
+    `stoppable` (J, J) is True where the first job may be stopped for the second one. A waiting job is marked if slots that
+    others are about to leave suffice for it, or if it is brief: it would train for less time than it costs to stop jobs for it
+    and start them again, from the order to stop to the next first step. A job of unknown length is brief if all ended jobs
+    of its class were, and there are enough of them (`LEAST_OWN_JOBS`). A brief job that has waited for the maximum wait
+    (`overdue`) is marked only if its turn would stop a job of a higher priority.
 
     Slots are about to be left by jobs that end sooner, by their speeds or by their own reports (`reported_s`), and by those
     that are leaving them: `soon` is the input once they have. No job of a lower priority starts on the slots that a job needs beside these.
@@ -42,7 +45,7 @@ def not_worth_a_stop(
     longest_s = _longest_left_s(given, speed)
     brief = waits & (longest_s < cost_s.most)
     for job in np.flatnonzero(brief).tolist():
-        brief[job] = longest_s[job] < cost_s.of(job)
+        brief[job] = longest_s[job] < cost_s.of(job) and (not overdue[job] or cost_s.stops_higher(job))
     left_s = _left_s(given, goodput_now(given))
     if reported_s is not None:
         left_s = np.where(np.isfinite(left_s), left_s, reported_s)
@@ -74,25 +77,29 @@ class _StopCosts:
         self._given, self._restart_s, self._priority = given, restart_s, priority
         self._smallest, self._stoppable = smallest, stoppable
         self._holds = given.current != NOTHING
-        self._found: dict[int, float] = {}
+        self._stops: dict[int, list[int]] = {}
         slots = given.configurations.slots[np.maximum(smallest, 0)]
         self.most = slots * restart_s[self._holds].max(initial=0.0)
 
     def of(self, job: int) -> float:
         """Return the cost for a waiting job. Where no stops suffice, it is the least cost of any."""
-        if job not in self._found:
-            self._found[job] = self._cost_s(job)
-        return self._found[job]
-
-    def _cost_s(self, job: int) -> float:
-        room = Room(self._given, self._smallest)
-        for one in np.flatnonzero(self._holds).tolist():
-            room.take(one, int(self._smallest[one]))
-        may = self._holds & self._stoppable[:, job]
-        stopped = fewest(self._given, room, job, may, self._priority, self._smallest)
+        stopped = self._stopped_for(job)
         if stopped:
             return float(self._restart_s[stopped].sum())
         return float(self._restart_s[self._holds].min(initial=np.inf)) if self._holds.any() else 0.0
+
+    def stops_higher(self, job: int) -> bool:
+        """Return True if the stops for a waiting job include one of a higher priority."""
+        return bool((self._priority[self._stopped_for(job)] > self._priority[job]).any())
+
+    def _stopped_for(self, job: int) -> list[int]:
+        if job not in self._stops:
+            room = Room(self._given, self._smallest)
+            for one in np.flatnonzero(self._holds).tolist():
+                room.take(one, int(self._smallest[one]))
+            may = self._holds & self._stoppable[:, job]
+            self._stops[job] = fewest(self._given, room, job, may, self._priority, self._smallest)
+        return self._stops[job]
 
 
 class _Leaving:

@@ -164,7 +164,9 @@ def _why_no_surplus(case: Case, start: ExpectedStart | None, holders: Holders, l
     contest, seats = round_.contest, round_.contest.seats
     if seats.smallest[row] == NOTHING:
         return ""
-    if contest.reserved[row] and seats.reserving is not None:
+    if seats.reserving == row:
+        text = "; slots are kept for it until the minimum run times of others are over"
+    elif contest.reserved[row] and seats.reserving is not None:
         text = (
             f"; slots are kept for {named([round_.jobs[seats.reserving]], project)}, which has waited longer"
         )

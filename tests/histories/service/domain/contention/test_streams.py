@@ -152,6 +152,31 @@ def test_a_stream_of_ever_higher_priorities_changes_little_more_than_those_deman
     assert found["changes_per_job_hour"] - forced <= most < forced
 
 
+LONG_STARTS = [
+    Planned(name="joba", at_s=150.0, work_s=18_000.0, minimum=2, maximum=2, priority=70),
+    Planned(name="jobb", at_s=6150.0, work_s=750.0, maximum=1, priority=50, resize="restart"),
+    Planned(name="jobc", at_s=6150.0, work_s=18_000.0, minimum=2, maximum=2, priority=90),
+    Planned(name="jobd", at_s=6150.0, work_s=7500.0, maximum=3, priority=30, resize="restart"),
+    Planned(name="jobe", at_s=6150.0, work_s=750.0, maximum=4, priority=30),
+    Planned(name="jobf", at_s=6150.0, work_s=750.0, maximum=2, priority=30),
+    Planned(name="jobg", at_s=6300.0, work_s=750.0, minimum=2, maximum=4, priority=30),
+]
+"""Starts of 300 s: a turn lasts 7,200 s, and the maximum wait of 1,800 s is over long before."""
+
+
+@pytest.mark.slow
+def test_a_turn_after_the_maximum_wait_stops_a_higher_priority_that_ran_for_as_long_beside_it() -> None:
+    cluster = VirtualCluster(slots=SLOTS, round_s=60.0, start_s=300.0, stop_s=60.0)
+    pasts = {past.name: past for past in cluster.play(LONG_STARTS, 70_000.0)}
+    changes = [change for past in pasts.values() for change in changes_of(past)]
+    assert [change.name for change in changes] == ["jobc"]
+    # It yields to `jobg`, after both have competed for a turn: no stop was measured, so it counts 1 s.
+    assert changes[0].at_s - pasts["jobg"].submitted_s >= 20 * (300.0 + 1.0)
+    assert changes[0].ran_s >= 20 * (300.0 + 1.0)
+    assert cluster.broken == []
+    assert all(past.succeeded for past in pasts.values())
+
+
 MINUTES = [
     Planned(name="base", at_s=0.0, work_s=7200.0, minimum=1, maximum=4, priority=50, resize="restart"),
     Planned(name="side", at_s=600.0, work_s=5400.0, minimum=1, maximum=2, priority=50, resize="restart"),

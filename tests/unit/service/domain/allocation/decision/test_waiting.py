@@ -291,6 +291,7 @@ def test_reserved_slots_name_a_job_of_the_own_project_only() -> None:
     assert "kept for overdue," in found["own"].message
     assert "overdue" not in found["q"].message
     assert "kept for a job of another project" in found["q"].message
+    assert "slots are kept for it until" in found["overdue"].message
 
 
 def test_a_quota_comes_before_other_reasons() -> None:
