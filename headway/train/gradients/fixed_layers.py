@@ -59,7 +59,10 @@ class FixedLayers:
                 ("layer", children, _CHILDREN(module)),
                 ("parameter", parameters, _PARAMETERS(module)),
             ):
-                for name in before.keys() | present.keys():
+                # Names that came or went first: a list that loses one moves those behind it.
+                for name in sorted(
+                    {**before, **present}, key=lambda name: name in before and name in present
+                ):
                     old, new = before.get(name), present.get(name)
                     if old is not new and id(new) not in whole:
                         verb = "added" if old is None else "removed" if new is None else "replaced"
