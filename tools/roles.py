@@ -42,4 +42,6 @@ def _who(path: str, operation: dict[str, Any]) -> str:
         return "an agent with a join token or its node token"
     if path.startswith("/api/v1/agents"):
         return "only the agent of that node"
+    if path == "/metrics":
+        return "`HEADWAY_METRICS_TOKEN`, or a viewer everywhere; anyone with `HEADWAY_METRICS_PUBLIC`"
     return "any token" if "security" in operation else "anyone"
