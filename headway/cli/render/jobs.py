@@ -16,6 +16,7 @@ from rich.text import Text
 from headway.contract.run_facts import ProgressSource
 from headway.contract.values.dollars import dollars
 from headway.contract.values.quantities import duration
+from headway.contract.values.text import brief
 from headway.contract.views.forecasts import KeptForecast, SearchView, TargetProgress
 from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobProgress, JobState, JobView
 
@@ -139,13 +140,6 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def brief(message: str) -> str:
-    """Return a message as one line: the first and the last line of a longer one, such as a traceback."""
-    first, *others = message.strip().split("\n")
-    last = others[-1].strip() if others else ""
-    return first if last in first else f"{first} … {last}"
 
 
 def clause(message: str) -> str:
