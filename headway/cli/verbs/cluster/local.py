@@ -197,7 +197,7 @@ def _return_machines(cli: Cli, folder: Path, rental: Rental) -> None:
 def stopped_text(data: Path | None) -> str:
     """Return what became of the jobs, and the command that continues them. `data` is the folder that the user gave."""
     command = "headway up" if data is None else f"headway up --data {quote(str(data))}"
-    return f"Stopped. Unfinished jobs continue at the next `{command}`, with the options of before."
+    return f"Stopped. Unfinished jobs continue at the next `{command}`, with the same options."
 
 
 def _stop_on_signals() -> None:
