@@ -348,3 +348,15 @@ def test_message_with_a_traceback_is_one_line_in_the_list_and_at_the_head_of_its
     assert listing.fragments[0].value.message == line
     page = job_page(views(job, message=message), may_control=True, now=NOW)
     assert page.head.outlook.why == f"digits failed: {line}."
+
+
+@pytest.mark.parametrize(
+    ("allowed", "note"), [(0, "none is retried: retry.user_errors"), (2, "of 2 allowed")]
+)
+def test_failures_of_the_script_name_the_retries_that_the_job_file_allows(allowed: int, note: str) -> None:
+    job = job_view(JobState.FAILED, allocation={}, size=0, user_errors=1)
+    retry = job.spec.retry.model_copy(update={"user_errors": allowed})
+    job = job.model_copy(update={"spec": job.spec.model_copy(update={"retry": retry})})
+    page = job_page(views(job), may_control=True, now=NOW)
+    shown = [one for one in page.failures if one.label == "Failures of the script"]
+    assert [(one.value, one.note) for one in shown] == [("1", note)]
