@@ -36,6 +36,7 @@ MOST_CHARACTERS = 65_536
 """Length of a text that a service parses for somebody."""
 _MOST_OF_FILE = 1_048_576
 """Length of a file, with room for the largest environment."""
+_INTERPRETERS = {".py": "python", ".sh": "bash"}
 _MOST_LINES = 20
 """Wrong fields that an error lists. Nobody reads more, and a file of wrong fields would take long to explain."""
 
@@ -66,6 +67,12 @@ def read(path: Path, overrides: Sequence[str] = ()) -> JobFile:
         raise JobFileError(f"{name}: {error.strerror}.", "Give the path of a job file.") from None
     except UnicodeDecodeError:
         raise JobFileError(f"{name} is not text in UTF-8.", "Give the path of a job file.") from None
+    interpreter = _INTERPRETERS.get(Path(name).suffix)
+    if interpreter:
+        raise JobFileError(
+            f"{name} is a script, not a job file.",
+            f"Submit a job file that runs it, with `name: …` and `run: {interpreter} {Path(name).name}`.",
+        )
     return _read(text, name, overrides, _MOST_OF_FILE)
 
 
@@ -246,6 +253,10 @@ _PATTERNS = {
     DEVICE_KIND_PATTERN: "write a device kind as `headway nodes` names it",
 }
 """Messages for text that does not have the right form, by its pattern."""
+_FILES = {
+    "python.requirements": ": the name of a file of workdir that has the list, such as requirements.txt"
+}
+"""Meaning of a text, by field, where a list in its place is a likely mistake."""
 
 
 def _message(problem: ErrorDetails, field: Location) -> str:
@@ -254,6 +265,9 @@ def _message(problem: ErrorDetails, field: Location) -> str:
         return "there is no such field" + _suggestion(field)
     if context.get("pattern") in _PATTERNS:
         return _PATTERNS[context["pattern"]]
+    if problem["type"] == "string_type" and isinstance(problem["input"], list | dict):
+        given = "a list" if isinstance(problem["input"], list) else "a group of fields"
+        return f"must be one text, not {given}{_FILES.get(dotted_path(field), '')}"
     template = _MESSAGES.get(problem["type"])
     return template.format(**context) if template else problem["msg"].removeprefix("Value error, ")
 

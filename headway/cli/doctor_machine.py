@@ -113,13 +113,15 @@ def bounds_check(controllers: Path) -> Check:
     `controllers` is the list of available controllers of control groups (version 2).
     """
     available = set(controllers.read_text(encoding="utf-8").split()) if controllers.is_file() else set()
-    bounded = [resource for name, resource in _BOUNDS.items() if name in available]
     missing = [resource for name, resource in _BOUNDS.items() if name not in available]
-    rest = f"and not {', '.join(missing)}" if missing else "where an agent may write its control groups"
     return Check(
         name="bounds of jobs",
         level=Level.WARN if missing else Level.OK,
-        found=f"The kernel bounds {', '.join(bounded) or 'nothing'}, {rest}.",
+        found=(
+            f"The kernel cannot enforce {', '.join(missing)}."
+            if missing
+            else f"The kernel can enforce {', '.join(_BOUNDS.values())}, where an agent may write its control groups."
+        ),
         why="A job that takes more than its file says can starve others on the same host.",
         hint="Start with control groups of version 2 (systemd.unified_cgroup_hierarchy=1), and give an agent its own part "
         "(Delegate=yes). Its log says which limits apply (`jobs are kept apart`). Without an agent here, this does not matter.",

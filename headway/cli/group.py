@@ -6,11 +6,13 @@ It imports the verb that runs, suggests a verb for an unknown word, and prints e
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from inspect import cleandoc
+from itertools import pairwise
 from typing import Any
 
 import typer
@@ -19,6 +21,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from headway.cli.table import AGENT_SETTINGS, ALIASES, BARE_ALIASES, NEAREST, PANELS
 from headway.errors import HeadwayError
+
+_NEGATIVE = re.compile(r"-\d+(\.\d+)?")
 
 
 class VerbGroup(TyperGroup):
@@ -50,6 +54,8 @@ class VerbGroup(TyperGroup):
             found = [near] if near else get_close_matches(word, [*self.list_commands(ctx), *ALIASES])
             hint = f" Did you mean {', '.join(repr(each) for each in found)}?" if found else ""
             ctx.fail(f"No such command {word!r}.{hint}")
+        if not ctx.resilient_parsing:
+            _refuse_misread(ctx, self.get_command(ctx, args[0]), args)
         return self._click_resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -90,6 +96,27 @@ class VerbGroup(TyperGroup):
             if error.hint:
                 console.print(Text(error.hint), soft_wrap=True)
             raise typer.Exit(1) from None
+
+
+def _refuse_misread(ctx: Any, command: Any, args: list[str]) -> None:
+    """Refuse arguments that the parser would call unknown options: negative numbers, and options of the command
+    that `headway exec` is to run.
+    """
+    verb, *rest = args
+    own = rest[: rest.index("--")] if "--" in rest else rest
+    for before, word in pairwise(["", *own]):
+        if _NEGATIVE.fullmatch(word) and not before.startswith("-"):
+            ctx.fail(
+                f"{word} is negative, which no argument of `headway {verb}` may be. See: headway {verb} -h"
+            )
+    if verb == "exec" and own is rest:
+        known = {"-h", "--help", *(name for one in command.params for name in one.opts)}
+        for word in own:
+            if word.startswith("-") and word[:2] not in known and word.partition("=")[0] not in known:
+                ctx.fail(
+                    f"{word} is no option of `headway exec`. Put -- before the command: "
+                    "headway exec JOB -- COMMAND"
+                )
 
 
 def _import_command(name: str, module: str, panel: str) -> Any:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from headway.cli.render import jobs as render
 from headway.client.client import Client
+from headway.contract.values.text import brief
 from headway.contract.views.jobs import TERMINAL_STATES, JobState, JobView
 
 EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103}
@@ -52,7 +53,7 @@ def _live(console: Console) -> Iterator[_Show]:
             nonlocal printed
             if job.message != printed and job.state not in TERMINAL_STATES:
                 printed = job.message
-                live.console.print(render.state_text(job.state), render.brief(printed), soft_wrap=True)
+                live.console.print(render.state_text(job.state), brief(printed), soft_wrap=True)
             done = job.progress
             speed = f"{render.rate(done.samples_per_s)}/s, {render.eta(done)}" if done.samples_per_s else ""
             bar.update(
@@ -91,7 +92,7 @@ def _plain(console: Console) -> Iterator[_Show]:
                 speed,
                 render.metrics(done),
             )
-            why = "" if job.state in TERMINAL_STATES else render.brief(job.message)
+            why = "" if job.state in TERMINAL_STATES else brief(job.message)
             console.print("  ".join(filter(None, (*facts, why))), soft_wrap=True)
 
     yield show

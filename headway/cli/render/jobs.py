@@ -16,6 +16,7 @@ from rich.text import Text
 from headway.contract.run_facts import ProgressSource
 from headway.contract.values.dollars import dollars
 from headway.contract.values.quantities import duration
+from headway.contract.values.text import brief
 from headway.contract.views.forecasts import KeptForecast, SearchView, TargetProgress
 from headway.contract.views.jobs import TERMINAL_STATES, EventView, JobProgress, JobState, JobView
 
@@ -66,14 +67,14 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
     rows: list[tuple[str, RenderableType]] = [
         ("state", state_text(job.state) + Text(f"  {job.reason}")),
         ("why", Text(job.present or job.message)),
-        *(() if job.starts_at is None else (("starts", _start(job.starts_at, now)),)),
+        *(() if job.starts_at is None else (("starts", _start(job.starts_at, now).removeprefix("starts ")),)),
         *(("warning", Text(one)) for one in done.warnings),
         ("id", job.id),
         ("project", f"{job.project}, priority {spec.priority}"),
         ("owner", Text(job.owner or "-")),
         ("command", Text(spec.run)),
         ("folder", Text(f"{spec.workdir or '-'}{f'  ({spec.bundle[:19]}…)' if spec.bundle else ''}")),
-        ("size", f"{size(job)} slots, {spec.elastic.sizes} sizes, resize {spec.elastic.resize}{pinned}"),
+        ("size", f"{size(job)} slots, {_sizes(job)}resize {spec.elastic.resize}{pinned}"),
         *(() if spec.elastic.min_depth is None else (("gradients", _depths(spec.elastic.min_depth)),)),
         *((("redundancy", "the next rank has a copy of each part"),) if spec.elastic.redundant else ()),
         ("slots", holdings(job)),
@@ -99,6 +100,12 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
     if events:
         page += [Text("\nlast events", style="dim"), *(event_line(event, short=True) for event in events)]
     return Group(*page)
+
+
+def _sizes(job: JobView) -> str:
+    """Return the restriction on the sizes between the least and the most slots; empty if there is no choice."""
+    elastic = job.spec.elastic
+    return "" if elastic.min == elastic.max else f"{elastic.sizes} sizes, "
 
 
 def _after(job: JobView) -> str:
@@ -133,13 +140,6 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def brief(message: str) -> str:
-    """Return a message as one line: the first and the last line of a longer one, such as a traceback."""
-    first, *others = message.strip().split("\n")
-    last = others[-1].strip() if others else ""
-    return first if last in first else f"{first} … {last}"
 
 
 def clause(message: str) -> str:
@@ -224,7 +224,7 @@ def cost_text(job: JobView) -> str:
         text += f"; nothing is left of its {usd(limit)}"
     elif cost.left_usd is not None:
         text += f"; {usd(cost.left_usd)} left, then {job.spec.goal.on_budget}"
-    return text + ("; without the slots that have no price" if cost.unpriced else "")
+    return text + ("; slots without a price are not counted" if cost.unpriced else "")
 
 
 def search_text(found: SearchView) -> str:
@@ -374,7 +374,11 @@ def _failures(job: JobView) -> str:
     return (
         f"{job.preemptions} preemptions, "
         f"{job.infrastructure_failures} of {allowed.infrastructure} infrastructure failures, "
-        f"{job.user_errors} of {allowed.user_errors} errors of the script"
+        + (
+            f"{job.user_errors} of {allowed.user_errors} errors of the script"
+            if allowed.user_errors
+            else f"{job.user_errors} errors of the script (none is retried: retry.user_errors)"
+        )
     )
 
 

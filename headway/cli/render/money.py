@@ -58,7 +58,7 @@ def usage_page(view: UsageView) -> RenderableType:
         )
     if view.accrued_to is None:
         notes.append("Nothing has been charged yet. The scheduler updates the ledger every few seconds.")
-    span = f"{_moment(view.from_)} to {_moment(view.to)}, from a whole hour on"
+    span = f"{_moment(view.from_)} to {_moment(view.to)}; the start is rounded to a whole hour"
     return Group(Text(span, style="dim"), table, *(Text(note, style="yellow") for note in notes))
 
 

@@ -1,4 +1,4 @@
-"""Text types that every store accepts: PostgreSQL refuses a NUL, and programs may print one."""
+"""Text types that every store accepts (PostgreSQL refuses a NUL, and programs may print one), and messages as one line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def brief(message: str) -> str:
+    """Return a message as one line: the first and the last line of a longer one, such as a traceback."""
+    first, *others = message.strip().split("\n")
+    last = others[-1].strip() if others else ""
+    return first if last in first else f"{first} … {last}"
 
 
 def _without_nul(value: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import pool_name
+from headway.contract.values.text import brief
 from headway.contract.views.decisions import ClusterView, KindView, RoundView
 from headway.contract.views.jobs import JobState, JobView
 from headway.contract.views.nodes import NodeView, SlotView
@@ -233,7 +234,7 @@ def _worker(job: JobView, colours: Mapping[str, int]) -> Worker:
         tone=tone_of_job(job.state),
         state=job.state.lower(),
         size=plural(job.size, "slot") if job.size else f"wants {_range(job)}",
-        message=job.present or job.message,
+        message=brief(job.present or job.message),
         notes=_notes(job),
         share=done.work_share,
     )

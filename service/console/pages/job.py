@@ -383,7 +383,11 @@ def _failures(job: JobView, events: Sequence[EventView]) -> tuple[Fact, ...]:
             number(job.infrastructure_failures),
             f"of {retry.infrastructure} allowed",
         ),
-        Fact("Failures of the script", number(job.user_errors), f"of {retry.user_errors} allowed"),
+        Fact(
+            "Failures of the script",
+            number(job.user_errors),
+            f"of {retry.user_errors} allowed" if retry.user_errors else "none is retried: retry.user_errors",
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from headway.contract.values.text import brief
 from headway.contract.views.jobs import JobProgress, JobView, Page
 from service.console.html.badges import has_ended, tone_of_job
 from service.console.html.fragments import Content, Fragment, Listing
@@ -62,7 +63,7 @@ def jobs_fragments(
         Fragment(
             f"job-{job.id}",
             "job_row",
-            _row(job, sizes.get(job.id, ()), now, _tint(job, colours), job.present or job.message),
+            _row(job, sizes.get(job.id, ()), now, _tint(job, colours), brief(job.present or job.message)),
         )
         for job in page.items
     )

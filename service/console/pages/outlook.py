@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headway.contract.values.text import brief
 from headway.contract.views.forecasts import ConfigurationForecast, ForecastView, Mark
 from headway.contract.views.jobs import JobState, JobView
 from service.console.html.badges import has_ended, words_of_job
@@ -21,7 +22,7 @@ class Outlook:
 def outlook_of(job: JobView, present: str, forecast: ForecastView) -> Outlook:
     """Return the two sentences. `present` is the reason for the job's present size."""
     return Outlook(
-        f"{job.name} {words_of_job(job.state)}: {present.rstrip('.')}.",
+        f"{job.name} {words_of_job(job.state)}: {brief(present).rstrip('.')}.",
         _cost(job, forecast),
     )
 

@@ -220,8 +220,11 @@ def without_progress(
     if verdict.ending is not Ending.DONE or trained or not suspicious:
         return verdict
     lines = next((exit_.log_tail for exit_ in sorted(exits, key=lambda exit_: exit_.rank)), ())
+    ran = f"{ran_s:.0f} s" if ran_s >= 1 else "less than 1 s"
     return EndVerdict(
-        Ending.DONE, Reason.NO_PROGRESS, _with_log(f"ended after {ran_s:.0f} s without progress", lines)
+        Ending.DONE,
+        Reason.NO_PROGRESS,
+        _with_log(f"every rank exited with code 0 after {ran}, and no step was reported", lines),
     )
 
 

@@ -137,10 +137,10 @@ def test_few_open_files(limit: int, level: Level):
         (
             "cpuset cpu io memory pids",
             Level.OK,
-            "bounds memory_per_slot, cpus_per_slot, the number of processes",
+            "can enforce memory_per_slot, cpus_per_slot, the number of processes",
         ),
-        ("cpu io", Level.WARN, "bounds cpus_per_slot, and not memory_per_slot, the number of processes"),
-        (None, Level.WARN, "bounds nothing, and not memory_per_slot"),
+        ("cpu io", Level.WARN, "cannot enforce memory_per_slot, the number of processes"),
+        (None, Level.WARN, "cannot enforce memory_per_slot, cpus_per_slot, the number of processes"),
     ],
 )
 def test_which_bounds_of_jobs_hold_here(tmp_path: Path, controllers: str | None, level: Level, said: str):

@@ -61,6 +61,11 @@ def test_a_good_file_is_a_spec():
         (GOOD + "resources: {memory_per_slot: lots}\n", "'lots' is not a size; write it like"),
         (GOOD + "elastic: 3\n", "job.yaml:6: elastic is given twice, first in line 3"),
         (GOOD + "x: [\n", "job.yaml:7: "),
+        (
+            GOOD + "python: {requirements: [a]}\n",
+            "python.requirements: must be one text, not a list: the name of a",
+        ),
+        (GOOD + "workdir: {a: 1}\n", "workdir: must be one text, not a group of fields"),
         ("- a\n", "job.yaml is not a job file"),
         ("", "job.yaml is not a job file"),
         ("a: \x00", "job.yaml:1: "),
@@ -412,3 +417,13 @@ def test_error_of_a_thousand_wrong_fields_lists_twenty_and_counts_the_rest() -> 
     assert len(lines) == 21
     assert lines[2].startswith("job.yaml:1: wrong0: there is no such field")
     assert lines[-1] == "job.yaml: 982 more fields are wrong", "1,000 and the missing name and run, less 20"
+
+
+@pytest.mark.parametrize(("name", "command"), [("train.py", "python train.py"), ("go.sh", "bash go.sh")])
+def test_a_script_in_place_of_a_job_file_is_refused_with_the_command_to_write(
+    tmp_path: Path, name: str, command: str
+):
+    (tmp_path / name).write_text("import torch\n", encoding="utf-8")
+    with pytest.raises(JobFileError, match="is a script, not a job file") as refused:
+        load(tmp_path / name)
+    assert command in refused.value.hint

@@ -197,7 +197,7 @@ def _return_machines(cli: Cli, folder: Path, rental: Rental) -> None:
 def stopped_text(data: Path | None) -> str:
     """Return what became of the jobs, and the command that continues them. `data` is the folder that the user gave."""
     command = "headway up" if data is None else f"headway up --data {quote(str(data))}"
-    return f"Stopped. Unfinished jobs continue at the next `{command}`, with the options of before."
+    return f"Stopped. Unfinished jobs continue at the next `{command}`, with the same options."
 
 
 def _stop_on_signals() -> None:
@@ -230,12 +230,16 @@ def _run_in_background(cli: Cli, stack: LocalStack) -> None:
     said = _Progress(path, start)
     with cli.err.status(Text("starting")) as status:
         while running_url(stack.data, process.pid) is None:
+            ended = process.poll() is not None
             for line in said.new_lines():
                 status.update(Text(line))
                 if not cli.err.is_terminal:
                     cli.err.print(Text(line), soft_wrap=True)
-            if process.poll() is not None:
-                raise HeadwayError(last_lines(path, start=start), f"The log is {path}.")
+            if ended:
+                what = "Headway did not start: see the lines above."
+                if cli.err.is_terminal:  # the status line has overwritten them
+                    what = last_lines(path, start=start)
+                raise HeadwayError(what, f"The log is {path}.")
             if time.monotonic() > deadline:
                 end(process.pid, (signal.SIGTERM, signal.SIGKILL), 60.0)
                 raise HeadwayError(

@@ -128,7 +128,12 @@ def why_wait(case: Case, facts: WaitingFacts) -> ReasonText:
     if min(job.sizes) > largest:
         return ReasonText(
             Reason.WAITING_FOR_CAPACITY,
-            f"needs at least {need} {job.spec.elastic.kinds_text}, and the nodes in service have {largest}"
+            (
+                f"needs at least {need} {job.spec.elastic.kinds_text}, and the nodes in service have {largest}"
+                if any(in_service.values())
+                else "no slot of any node is in service; `headway nodes` shows the state of each, and "
+                "`headway uncordon NODE` ends a drain"
+            )
             + _elsewhere(job, in_service)
             + facts.quarantine_text,
         )

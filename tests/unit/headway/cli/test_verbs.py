@@ -212,7 +212,27 @@ def test_ps_and_describe_tell_when_a_waiting_job_is_expected_to_start(service: S
     assert f"starts by ~{later.astimezone():%Y-%m-%d %H:%M}" in shown
     service.on("GET /api/v1/jobs/digits", ok(waits))
     service.on("GET /api/v1/jobs/j1/events", page())
-    assert f"starts by ~{soon.astimezone():%H:%M}" in run(service, "describe", "digits").stdout
+    described = " ".join(run(service, "describe", "digits").stdout.split())
+    assert f" starts by ~{soon.astimezone():%H:%M} " in described
+    assert "starts starts" not in described
+
+
+@pytest.mark.parametrize(
+    ("largest", "allowed", "shown"),
+    [(1, 0, ["0/1 slots, resize live", "2 errors of the script (none"]),
+     (4, 3, ["0/1-4 slots, any sizes, resize live", "2 of 3 errors of the script"])],
+)  # fmt: skip
+def test_describe_names_a_choice_of_sizes_and_retries_only_where_the_job_has_one(
+    service: StubService, largest: int, allowed: int, shown: list[str]
+):
+    job = job_view(state=JobState.FAILED, size=0, user_errors=2)
+    elastic = job.spec.elastic.model_copy(update={"min": 1, "max": largest})
+    retry = job.spec.retry.model_copy(update={"user_errors": allowed})
+    spec = job.spec.model_copy(update={"elastic": elastic, "retry": retry})
+    service.on("GET /api/v1/jobs/digits", ok(job.model_copy(update={"spec": spec})))
+    service.on("GET /api/v1/jobs/j1/events", page())
+    described = run(service, "describe", "digits").stdout
+    assert [one for one in shown if one not in described] == []
 
 
 @pytest.mark.parametrize("owner", [None, "bob"])

@@ -66,3 +66,19 @@ def test_the_help_is_wrapped_by_the_terminal_and_not_by_the_source(
     for line, following in pairwise(lines):
         if line and following:
             assert len(line) + len(following.split()[0]) + 1 > 72, line
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("exec digits ls -l", "-l is no option of `headway exec`. Put -- before the command"),
+        ("exec digits --rnak 3 ls", "--rnak is no option of `headway exec`"),
+        ("resize digits -1", "-1 is negative, which no argument of `headway resize` may be"),
+        ("priority digits -0.5", "-0.5 is negative"),
+        ("logs digits --tail -1", "-1 is not in the range"),
+    ],
+)
+def test_a_misread_argument_is_refused_with_its_meaning(service: StubService, line: str, said: str):
+    result = run(service, *line.split())
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.replace("│", " ").split())

@@ -337,3 +337,26 @@ def test_page_shows_the_warnings_of_the_job_and_promises_nothing_about_samples_o
     assert (fact.label, fact.value) == ("Samples in a step exactly once", "no")
     clean = job_page(views(job_view()), may_control=True, now=NOW)
     assert "warning" not in Templates().fragment(clean.contents()[0])
+
+
+def test_message_with_a_traceback_is_one_line_in_the_list_and_at_the_head_of_its_page() -> None:
+    message = "rank 0 exited with code 2; its last lines:\nusage: x.py [-h]\nx.py: error: no such option"
+    job = job_view(JobState.FAILED, allocation={}, size=0, message=message)
+    line = "rank 0 exited with code 2; its last lines: … x.py: error: no such option"
+    _, listing = jobs_fragments(Page[JobView](items=[job]), {}, NOW, {})
+    assert isinstance(listing, Listing)
+    assert listing.fragments[0].value.message == line
+    page = job_page(views(job, message=message), may_control=True, now=NOW)
+    assert page.head.outlook.why == f"digits failed: {line}."
+
+
+@pytest.mark.parametrize(
+    ("allowed", "note"), [(0, "none is retried: retry.user_errors"), (2, "of 2 allowed")]
+)
+def test_failures_of_the_script_name_the_retries_that_the_job_file_allows(allowed: int, note: str) -> None:
+    job = job_view(JobState.FAILED, allocation={}, size=0, user_errors=1)
+    retry = job.spec.retry.model_copy(update={"user_errors": allowed})
+    job = job.model_copy(update={"spec": job.spec.model_copy(update={"retry": retry})})
+    page = job_page(views(job), may_control=True, now=NOW)
+    shown = [one for one in page.failures if one.label == "Failures of the script"]
+    assert [(one.value, one.note) for one in shown] == [("1", note)]

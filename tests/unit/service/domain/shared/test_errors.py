@@ -18,6 +18,7 @@ from service.domain.shared.errors import (
 )
 
 CODES = {
+    "AgentTooOld": "agent_too_old",
     "BundleRefused": "bundle_refused",
     "ChangedMeanwhile": "changed",
     "DeadlineRefused": "deadline_refused",
@@ -40,6 +41,7 @@ CODES = {
     "Superseded": "superseded",
     "TooBusy": "too_busy",
     "TooLarge": "too_large",
+    "TooManyCommands": "too_many_commands",
     "Unavailable": "unavailable",
     "WrongToken": "wrong_token",
 }

@@ -245,7 +245,7 @@ def test_a_job_says_what_it_cost_and_what_is_to_come() -> None:
         "$15.00 left, then pause",
     ):
         assert part in shown
-    assert "no price" in shown
+    assert "slots without a price are not counted" in shown
     spent = cost_text(job_view(spec=spec, cost=cost.model_copy(update={"left_usd": 0.0})))
     assert "nothing is left of its $20.00" in spent
     assert "then pause" not in spent

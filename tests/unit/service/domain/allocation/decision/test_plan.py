@@ -104,6 +104,13 @@ def test_a_device_that_is_only_on_a_draining_node() -> None:
     assert one.message == "no node in service has a100; device kinds in service: none"
 
 
+def test_waiting_job_on_drained_nodes_alone_names_the_command_that_ends_a_drain() -> None:
+    one = round_of(snapshot_of([node_of("n", state=NodeState.DRAINED)], [job()]))["j"]
+    assert one.reason is Reason.WAITING_FOR_CAPACITY
+    assert one.message.startswith("no slot of any node is in service")
+    assert "headway uncordon" in one.message
+
+
 def test_more_than_the_cluster_has() -> None:
     one = round_of(snapshot_of([node_of("n", slots=2), node_of("g", kind="a100")], [job(low=3, high=3)]))["j"]
     assert one.message == "needs at least 3 slots of one kind, and the nodes in service have 2"
