@@ -12,7 +12,9 @@ from typing import Any
 from urllib.parse import parse_qs, quote
 from xml.sax.saxutils import escape
 
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import s3_backends
 from werkzeug.serving import make_server
 
 HOST = "127.0.0.1"
@@ -47,9 +49,6 @@ class FaultyStore:
 
     def remember(self) -> None:
         """Note size and time of every object now: this is what `stale` lists show from here on."""
-        from moto.core import DEFAULT_ACCOUNT_ID  # noqa: PLC0415
-        from moto.s3.models import s3_backends  # noqa: PLC0415
-
         bucket = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].get_bucket(BUCKET)
         self._remembered = {
             str(key): (one.size, f"{one.last_modified:%Y-%m-%dT%H:%M:%S.000Z}")

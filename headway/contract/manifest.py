@@ -128,7 +128,8 @@ def _is_count(value: object) -> bool:
 
 
 def _is_part(part: CheckpointPart) -> bool:
-    return isinstance(part.key, str) and isinstance(part.sha256, str) and _is_count(part.size_bytes)
+    texts: tuple[object, ...] = (part.key, part.sha256)
+    return all(isinstance(text, str) for text in texts) and _is_count(part.size_bytes)
 
 
 def _digest(contents: Mapping[str, Any]) -> str:
