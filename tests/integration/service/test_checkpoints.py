@@ -89,7 +89,7 @@ async def test_a_manifest_with_values_of_other_types_is_its_own_damage(
 ) -> None:
     job = await harness.submit()
     fields: dict[str, Any] = {"generation": 1, "epoch": 0, "samples_in_epoch": 1, "samples": 1, "parts": ()}
-    text = json.dumps({"format": 2, **{**fields, **changes}}, default=asdict)
+    text = json.dumps({"format": 2, **fields, **changes}, default=asdict)
     contents = json.loads(text)
     digest = hashlib.sha256(json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     manifest = json.dumps({**contents, "sha256": digest}).encode()
