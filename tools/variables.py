@@ -180,6 +180,7 @@ RANK = {
     "HEADWAY_CHECKPOINT_URI": "Storage of the job's checkpoints.",
     "HEADWAY_CHECKPOINT_EVERY_S": "`checkpoint.every` in seconds; unset for `auto`.",
     "HEADWAY_CHECKPOINT_KEEP": "`checkpoint.keep`.",
+    "HEADWAY_CHECKPOINT_NAME": "The last checkpoint that the job reported, which is found even if the store does not list it yet.",
     "HEADWAY_LOSSES_PER_H": "Expected losses per hour that need a checkpoint, with `checkpoint.every: auto`.",
     "HEADWAY_GLOBAL_BATCH": "`batch.global`, if set.",
     "HEADWAY_MAX_LOCAL_BATCH": "`batch.max_local`, if set.",

@@ -133,6 +133,8 @@ class RunCommand(BaseModel):
     balance: str | None = None  # see `contract.values.balance`
     speeds: list[float] = Field(default_factory=list)  # expected and relative, by rank; empty for equal ones
     checkpoint_uri: str
+    checkpoint_name: str | None = None
+    """Last checkpoint that the ranks reported, which they find even if the lists of the store lack it."""
     checkpoint_every_s: float | None
     checkpoint_keep: int
     grace_s: float

@@ -16,6 +16,10 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"(\d{8,})-(\d{6,})-(\d{12,})(?:-(\d+))?")
 _OF_RANKS = 10_000
+_LONGEST = 120
+_NUMBERS = ("generation", "epoch", "samples_in_epoch", "samples")
+_MOST = 2**63
+"""Bound on the numbers of a manifest: those of the API have 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,6 +43,12 @@ class Name:
         """Return the name in `text`, or None if it holds no name."""
         match = _NAME.fullmatch(text)
         return cls(*(int(number or 0) for number in match.groups())) if match else None
+
+    @classmethod
+    def in_uri(cls, uri: str) -> Name | None:
+        """Return the name at the end of a checkpoint's URI, or None if the URI ends with another name."""
+        last = uri.rstrip("/").rpartition("/")[2]
+        return cls.parse(last) if len(last) <= _LONGEST else None
 
     def of_rank(self, rank: int) -> Name:
         """Return this name with an `again` that only `rank` uses, for ranks that save without knowledge of each other."""
@@ -97,13 +107,11 @@ class Manifest:
                 raise ValueError("its manifest is of another format")
             if contents.pop("sha256") != _digest(contents):
                 raise ValueError("its manifest does not match its checksum")
-            return cls(
-                generation=contents["generation"],
-                epoch=contents["epoch"],
-                samples_in_epoch=contents["samples_in_epoch"],
-                samples=contents["samples"],
-                parts=tuple(CheckpointPart(**part) for part in contents["parts"]),
-            )
+            numbers = {field: contents[field] for field in _NUMBERS}
+            parts = tuple(CheckpointPart(**part) for part in contents["parts"])
+            if not (all(map(_is_count, numbers.values())) and all(map(_is_part, parts))):
+                raise ValueError("its manifest is damaged")
+            return cls(**numbers, parts=parts)
         except (
             json.JSONDecodeError,
             UnicodeDecodeError,
@@ -113,6 +121,15 @@ class Manifest:
             AttributeError,
         ) as error:
             raise ValueError("its manifest is damaged") from error
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < _MOST
+
+
+def _is_part(part: CheckpointPart) -> bool:
+    texts: tuple[object, ...] = (part.key, part.sha256)
+    return all(isinstance(text, str) for text in texts) and _is_count(part.size_bytes)
 
 
 def _digest(contents: Mapping[str, Any]) -> str:

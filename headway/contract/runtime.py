@@ -41,6 +41,8 @@ ENV_REDUNDANCY = "HEADWAY_REDUNDANCY"  # `elastic.redundancy`; unset for `none`
 ENV_EXIT_WITHIN_S = "HEADWAY_EXIT_WITHIN_S"
 """Seconds after the end of the script within which its threads and exit functions must end."""
 ENV_CHECKPOINT_URI = "HEADWAY_CHECKPOINT_URI"
+ENV_CHECKPOINT_NAME = "HEADWAY_CHECKPOINT_NAME"
+"""Name of the last checkpoint that ranks of the job reported; unset without one."""
 ENV_CHECKPOINT_EVERY_S = "HEADWAY_CHECKPOINT_EVERY_S"
 """Seconds between periodic checkpoints; if unset, the library chooses the interval from the measured cost."""
 ENV_CHECKPOINT_KEEP = "HEADWAY_CHECKPOINT_KEEP"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from headway.contract.manifest import Name
 from headway.preemption import StopRequest
 from headway.storage.stores import open_storage
 from headway.train.checkpoint.replica import Replica, Stateful
@@ -95,4 +96,5 @@ def _checkpoints(environment: Environment) -> Checkpoints | None:
         open_storage(environment.checkpoint_uri, environment.storage_keys),
         generation=environment.generation,
         keep=environment.checkpoint_keep,
+        reported=Name.parse(environment.checkpoint_name or ""),
     )

@@ -9,8 +9,9 @@ import shutil
 import stat
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -20,9 +21,18 @@ from obstore.store import LocalStore, ObjectStore, S3Store, from_url
 from service.domain.shared.errors import NotFound, Unavailable
 from service.usecases.ports.storage import Stored, StoredObjects
 
+if TYPE_CHECKING:
+    from obstore.store import RetryConfig  # a type that does not exist at run time
+
 _CHUNK = 1000
 _COPIED_BYTES = 8 << 20
 _MISSING = (NotFoundError, FileNotFoundError)
+_RETRIES: RetryConfig = {
+    "max_retries": 3,
+    "retry_timeout": timedelta(seconds=5),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1)},
+}
+"""Retries of a store that answers 5xx: brief, because the caller gets a 503 and retries the whole request."""
 
 
 class ObjectStorage(StoredObjects):
@@ -41,9 +51,11 @@ class ObjectStorage(StoredObjects):
             self._store = LocalStore(prefix=str(self._local))
         elif parts.scheme == "s3":
             # A self-hosted store often has no certificate. AWS itself is always reached by https.
-            self._store = S3Store.from_url(url, client_options={"allow_http": True})
-        else:
+            self._store = S3Store.from_url(url, client_options={"allow_http": True}, retry_config=_RETRIES)
+        elif parts.scheme == "memory":
             self._store = from_url(url)
+        else:
+            self._store = from_url(url, retry_config=_RETRIES)
 
     async def put(self, key: str, data: bytes) -> None:
         with _errors_as_unavailable():
@@ -56,6 +68,14 @@ class ObjectStorage(StoredObjects):
                 return bytes(await result.bytes_async())
             except _MISSING as error:
                 raise NotFound(f"no object {key} in storage") from error
+
+    async def find(self, key: str) -> Stored | None:
+        with _errors_as_unavailable():
+            try:
+                found = await obstore.head_async(self._store, key)
+            except _MISSING:
+                return None
+            return Stored(key, found["size"], found["last_modified"])
 
     async def copy(self, source: str, target: str) -> None:
         with _errors_as_unavailable():

@@ -152,6 +152,8 @@ def _headway(command: RunCommand, rank: RankSlot, control: Path) -> dict[str, st
     }
     if command.joins:
         env[runtime.ENV_JOINS] = "1"
+    if command.checkpoint_name is not None:
+        env[runtime.ENV_CHECKPOINT_NAME] = command.checkpoint_name
     if command.checkpoint_every_s is not None:
         env[runtime.ENV_CHECKPOINT_EVERY_S] = str(command.checkpoint_every_s)
     if command.losses is not None:

@@ -107,6 +107,8 @@ class JobProgress(WorkProgress):
     """Rule by which the learning rate follows the batch, as the ranks report it; None where the batch is fixed."""
     metrics: dict[str, float] = Field(default_factory=dict)
     checkpoint_samples: int | None = None
+    checkpoint_name: str | None = None
+    """Name of the last checkpoint that the ranks reported as complete; None without one, or if a script names its own."""
     checkpoint_every_s: float | None = None
     """Seconds between periodic checkpoints, as the ranks reported with the last one."""
     checkpoint_took_s: float | None = None

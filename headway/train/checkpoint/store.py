@@ -107,12 +107,15 @@ class _Save:
 class Checkpoints:
     """The checkpoints of one job, as one of its ranks sees them. Its methods are for one thread.
 
-    `generation` may be set at any time; a save in progress keeps the number that it started with.
+    `generation` may be set at any time; a save in progress keeps the number that it started with. `reported` is the
+    newest checkpoint known to be complete. It is read even if the storage's list lacks it, because lists of some
+    stores lag behind their objects.
     """
 
     storage: Storage
     generation: int
     keep: int
+    reported: Name | None = None
     _host: HostCopy = field(init=False, default_factory=HostCopy)
     _worker: futures.ThreadPoolExecutor = field(
         init=False, default_factory=partial(futures.ThreadPoolExecutor, 1, "headway-checkpoint")
@@ -253,6 +256,8 @@ class Checkpoints:
         # A rank that saves alone prunes nothing: a folder without a manifest may be another rank's save.
         if save.is_main and save.rank_alone is None:
             self._prune(save)
+        if manifests:
+            self.reported = Name.parse(folder)
         return Saved(
             uri=f"{self.storage.uri}/{folder}",
             position=save.position,
@@ -360,8 +365,10 @@ class Checkpoints:
         """Return the newest checkpoint not tried yet. List them anew, because a writer may have added or deleted some."""
         keys = self.storage.keys()
         self._refuse_stale(keys, self.generation)
-        left = [name for name in names(keys) if name not in tried]
-        return left[-1] if left else None
+        left = {name for name in names(keys) if name not in tried}
+        if self.reported is not None and self.reported.generation <= self.generation:
+            left |= {self.reported} - set(tried)
+        return max(left, default=None)
 
     def _manifest(self, name: Name) -> Manifest:
         return Manifest.from_text(self.storage.get(f"{name}/{MANIFEST}"))

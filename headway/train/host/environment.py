@@ -44,6 +44,8 @@ class Environment:
     reach: tuple[str, ...] = ()
     """Stores (`host:port`) on the present members' nodes, if this process joins."""
     checkpoint_uri: str | None = None
+    checkpoint_name: str | None = None
+    """Last checkpoint that ranks of the job reported, at the start of this process; None without one."""
     checkpoint_every_s: float | None = None
     """Seconds between checkpoints; None: chosen by the cost of a checkpoint."""
     checkpoint_keep: int = 3
@@ -132,6 +134,7 @@ class Environment:
             joins=env.get(runtime.ENV_JOINS) == "1",
             reach=tuple(filter(None, env.get(runtime.ENV_REACH, "").split(","))),
             checkpoint_uri=env.get(runtime.ENV_CHECKPOINT_URI) or None,
+            checkpoint_name=env.get(runtime.ENV_CHECKPOINT_NAME) or None,
             checkpoint_every_s=_seconds(runtime.ENV_CHECKPOINT_EVERY_S, every) if every else None,
             checkpoint_keep=_integer(env, runtime.ENV_CHECKPOINT_KEEP, 3, least=1),
             losses_per_h=_rate(runtime.ENV_LOSSES_PER_H, losses) if losses else None,

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from headway.contract.manifest import Name
 from headway.contract.run_facts import MemoryUse, ProgressSource
 from headway.contract.runtime import (
     BatchChanged,
@@ -46,6 +47,7 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case Checkpointed():
             every_s = message.every_s or progress.checkpoint_every_s
             update = {"checkpoint_samples": message.samples, "checkpoint_every_s": every_s}
+            update["checkpoint_name"] = _name_in(message.uri)
             update["checkpoint_took_s"] = message.total_s
         case Restored():
             lost = max(0, progress.samples - message.samples)
@@ -69,6 +71,12 @@ def after_message(progress: JobProgress, message: Message) -> JobProgress:
         case _:
             update = {}
     return progress.model_copy(update=update)
+
+
+def _name_in(uri: str) -> str | None:
+    """Return the name of the checkpoint at a URI; None if a script chose another layout."""
+    name = Name.in_uri(uri)
+    return None if name is None else str(name)
 
 
 def _reported(progress: JobProgress, message: Progress) -> dict[str, Any]:
@@ -124,7 +132,7 @@ def _after_first_step(progress: JobProgress, message: FirstStep) -> JobProgress:
     }
     if message.samples < progress.samples:
         # A rank that restores a checkpoint reports it before the first step: there was none.
-        update |= {"samples": message.samples, "checkpoint_samples": None}
+        update |= {"samples": message.samples, "checkpoint_samples": None, "checkpoint_name": None}
         update |= _from(progress, message.samples)
         update |= _with_lost(progress, progress.samples)
     return progress.model_copy(update=update)

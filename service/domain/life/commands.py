@@ -79,6 +79,7 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
         balance=spec.batch.balance_text,
         speeds=_speeds(record.members),
         checkpoint_uri=f"{life.launch.checkpoint_root}/{job.id}",
+        checkpoint_name=job.progress.checkpoint_name,
         checkpoint_every_s=None if spec.checkpoint.every == "auto" else spec.checkpoint.every,
         checkpoint_keep=spec.checkpoint.keep,
         losses=losses_of_members(life, record.members),

@@ -135,11 +135,17 @@ async def _chosen(store: CheckpointStore, source: JobView, wanted: str) -> Check
     )
 
 
+def inherited_name(checkpoint: str) -> str:
+    """Return the name of the copy of a checkpoint at the job that starts from it."""
+    name = Name.parse(checkpoint)
+    assert name is not None, f"{checkpoint} is no name of a checkpoint"
+    return str(Name(0, name.epoch, name.samples))
+
+
 async def _copy_objects(objects: StoredObjects, source_id: str, chosen: CheckpointView, job_id: str) -> None:
     """Copy a checkpoint, its manifest last. Raise NotFound if it was deleted meanwhile."""
     here = f"{checkpoint_prefix(source_id)}{chosen.name}/"
-    name = Name(0, chosen.epoch, chosen.samples_in_epoch)
-    there = f"{checkpoint_prefix(job_id)}{name}/"
+    there = f"{checkpoint_prefix(job_id)}{inherited_name(chosen.name)}/"
     manifest = Manifest.from_text(await objects.get(here + MANIFEST))
     slots = asyncio.Semaphore(_AT_ONCE)
 

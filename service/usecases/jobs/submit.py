@@ -22,7 +22,7 @@ from service.domain.perf.goal_target import target_of
 from service.domain.shared.errors import IdempotencyConflict, InvalidField
 from service.usecases.identity.secrets import check_environment, credentials_in
 from service.usecases.jobs.deadlines import outlook_at_submit, past_deadline, refusal_of
-from service.usecases.jobs.inherit import CheckpointStore, discard, inherited
+from service.usecases.jobs.inherit import CheckpointStore, discard, inherited, inherited_name
 from service.usecases.jobs.predecessors import predecessors_of
 from service.usecases.ports.facts import Accepted, BegunTrace, WakeUp
 from service.usecases.ports.jobs import Submitted
@@ -186,8 +186,11 @@ def _first_message(
 
 def _first_progress(spec: JobSpec, origin: StartedFrom | None) -> JobProgress:
     """Return the progress of a job before its first start: it may have a checkpoint already."""
-    saved = None if origin is None else origin.samples
-    return JobProgress(goal_target=target_of(spec.goal), started_from=origin, checkpoint_samples=saved)
+    first = JobProgress(goal_target=target_of(spec.goal), started_from=origin)
+    if origin is None:
+        return first
+    copied = inherited_name(origin.checkpoint)
+    return first.model_copy(update={"checkpoint_samples": origin.samples, "checkpoint_name": copied})
 
 
 def _ignored_settings(spec: JobSpec) -> list[str]:

@@ -52,6 +52,12 @@ class StoredObjects(Protocol):
     async def get(self, key: str) -> bytes:
         """Return the bytes of an object. Raise NotFound if it does not exist."""
 
+    async def find(self, key: str) -> Stored | None:
+        """Return the facts about an object, or None if it does not exist.
+
+        The answer is present even where lists lag behind, as they do in stores of several sites.
+        """
+
     async def copy(self, source: str, target: str) -> None:
         """Copy an object within the storage. Raise NotFound if it does not exist."""
 

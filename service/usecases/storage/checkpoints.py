@@ -22,6 +22,8 @@ MOST_MANIFEST_BYTES: Final = 1 << 20
 """Largest manifest that is read: ranks write it, and may write anything."""
 _AT_ONCE: Final = 4
 _LIST_TIMEOUT_S: Final = 15.0
+_PART_KEY: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+"""Keys of parts as the library names them. No other key of a manifest is looked up, because a job may have written it."""
 _CURSOR: Final = re.compile(r"([0-9-]{1,120})(~?)")
 
 
@@ -62,7 +64,8 @@ async def list_checkpoints(
 
     `root` is the URI of the folder with the checkpoints of all jobs.
 
-    `job` must be read before the call, so that every checkpoint that it mentions is already in storage.
+    `job` must be read before the call, so that every checkpoint that it mentions is already in storage. The last
+    one that its ranks reported is shown even where the lists of the store lag behind its objects.
 
     Raises:
         InvalidField: the cursor does not belong to this listing.
@@ -71,7 +74,7 @@ async def list_checkpoints(
     place = _Place.of(cursor)
     try:
         async with asyncio.timeout(_LIST_TIMEOUT_S):
-            views, more = await _page(store, checkpoint_prefix(job.id), place, limit)
+            views, more = await _page(store, job, place, limit)
     except TimeoutError:
         raise Unavailable(
             f"object storage took more than {_LIST_TIMEOUT_S:g} s to list the checkpoints of job {job.name}; "
@@ -120,45 +123,68 @@ async def find_restorable(store: StoredObjects, root: str, job: JobView) -> Rest
 
 
 async def _page(
-    store: StoredObjects, prefix: str, place: _Place, limit: int
+    store: StoredObjects, job: JobView, place: _Place, limit: int
 ) -> tuple[list[CheckpointView], bool]:
     """Return a page of views, newest first, and True if there are older checkpoints."""
-    parsed = [Name.parse(folder) async for folder in store.folders(prefix)]
-    names = sorted((one for one in parsed if one is not None), reverse=True)
+    prefix = checkpoint_prefix(job.id)
+    found = {Name.parse(folder) async for folder in store.folders(prefix)}
+    reported = Name.parse(job.progress.checkpoint_name or "")
+    if reported is not None and reported not in found:
+        found.add(reported if await store.find(f"{prefix}{reported}/{MANIFEST}") is not None else None)
+    names = sorted((one for one in found if one is not None), reverse=True)
     names = [one for one in names if place.after is None or one < place.after]
     views: list[CheckpointView] = []
     seen = 0
     for start in range(0, min(limit, len(names)), _AT_ONCE):
         batch = names[start : min(start + _AT_ONCE, limit)]
-        found = await asyncio.gather(*(_read_checkpoint(store, f"{prefix}{name}/") for name in batch))
-        views += [_view(name, *one) for name, one in zip(batch, found, strict=True)]
-        seen += sum(len(objects) for objects, _ in found)
+        read = await asyncio.gather(*(_read_checkpoint(store, f"{prefix}{name}/") for name in batch))
+        views += [_view(name, *one) for name, one in zip(batch, read, strict=True)]
+        seen += sum(len(objects) for objects, _ in read)
         if seen >= MOST_OBJECTS:
             break
     return views, len(views) < len(names)
 
 
 async def _read_checkpoint(store: StoredObjects, folder: str) -> tuple[Mapping[str, Stored], Manifest | str]:
-    """Return the objects in a checkpoint's folder, and its manifest or the reason why that cannot be read."""
+    """Return the objects in a checkpoint's folder, and its manifest or the reason why that cannot be read.
+
+    Objects that the list lacks are looked up one by one, because lists of some stores lag behind.
+    """
     objects: dict[str, Stored] = {}
     async for stored in store.entries(folder):
         if len(objects) == MOST_OBJECTS:
             break
         objects[stored.key.removeprefix(folder)] = stored
+    manifest = await _read_manifest(store, folder, objects)
+    parts = manifest.parts if isinstance(manifest, Manifest) and len(objects) < MOST_OBJECTS else ()
+    for part in parts:
+        if part.key not in objects and _PART_KEY.fullmatch(part.key):
+            unlisted = await store.find(folder + part.key)
+            if unlisted is None:
+                break
+            objects[part.key] = unlisted
+    return objects, manifest
+
+
+async def _read_manifest(store: StoredObjects, folder: str, objects: dict[str, Stored]) -> Manifest | str:
+    """Return the manifest in a checkpoint's folder, or the reason why it cannot be read.
+
+    One that the list lacks is added to `objects`.
+    """
     if MANIFEST not in objects and len(objects) < MOST_OBJECTS:
-        return objects, "it has no manifest: it is being written now, or its save failed"
+        unlisted = await store.find(folder + MANIFEST)
+        if unlisted is None:
+            return "it has no manifest: it is being written now, or its save failed"
+        objects[MANIFEST] = unlisted
     written = objects.get(MANIFEST)
     if written is not None and not 0 < written.size_bytes <= MOST_MANIFEST_BYTES:
-        return (
-            objects,
-            f"its manifest has {written.size_bytes:,} bytes; at most {MOST_MANIFEST_BYTES:,} are read",
-        )
+        return f"its manifest has {written.size_bytes:,} bytes; at most {MOST_MANIFEST_BYTES:,} are read"
     try:
-        return objects, Manifest.from_text(await store.get(folder + MANIFEST))
+        return Manifest.from_text(await store.get(folder + MANIFEST))
     except NotFound:
-        return objects, "it has no manifest: it is being written or deleted now, or its save failed"
+        return "it has no manifest: it is being written or deleted now, or its save failed"
     except ValueError as damage:
-        return objects, str(damage)
+        return str(damage)
 
 
 def _view(name: Name, objects: Mapping[str, Stored], manifest: Manifest | str) -> CheckpointView:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from headway.contract.manifest import Manifest, Name
+import pytest
+
+from headway.contract.manifest import CheckpointPart, Manifest, Name
 from headway.contract.views.stored_files import CheckpointPage
 from tests.integration.service.conftest import Harness
 
@@ -67,3 +73,26 @@ async def test_a_manifest_that_a_job_wrote_to_harm_is_its_own_damage(
     assert {one.name: one.complete for one in page.items} == dict.fromkeys(
         [file.parent.name for file in (pipe, nested, sparse)], False
     )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parts": (CheckpointPart([], 1, "0"),)},  # type: ignore[arg-type]
+        {"parts": (CheckpointPart("0-0.safetensors", "many", "0"),)},  # type: ignore[arg-type]
+        {"samples": "many"},
+        {"samples": 2**70},
+    ],
+)
+async def test_a_manifest_with_values_of_other_types_is_its_own_damage(
+    harness: Harness, changes: dict[str, Any]
+) -> None:
+    job = await harness.submit()
+    fields: dict[str, Any] = {"generation": 1, "epoch": 0, "samples_in_epoch": 1, "samples": 1, "parts": ()}
+    text = json.dumps({"format": 2, **fields, **changes}, default=asdict)
+    contents = json.loads(text)
+    digest = hashlib.sha256(json.dumps(contents, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    manifest = json.dumps({**contents, "sha256": digest}).encode()
+    await harness.service.storage.put(f"checkpoints/{job.id}/{Name(1, 0, 1)}/manifest.json", manifest)
+    (shown,) = (await listed(harness, "jobs/job/checkpoints")).items
+    assert (shown.complete, shown.problem) == (False, "its manifest is damaged")
