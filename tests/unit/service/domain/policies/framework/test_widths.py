@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ortools.linear_solver import pywraplp  # type: ignore[import-untyped]
 
-from service.domain.policies.framework.widths import NO_CLASS, column_prices, fixed_widths, hull
+from service.domain.policies.framework.widths import column_prices, fixed_widths, hull
 
 
 def linear_program(load, rate, prices, budget: float) -> tuple[float, float] | None:
@@ -65,7 +65,9 @@ def test_fixed_widths_of_random_classes_agree_with_the_linear_program(seed: int)
         (3.0, 9.57, 22.90, 0.2463),
     ],
 )
-def test_fixed_widths_of_two_classes_are_the_worked_example_of_the_paper(budget: float, amdahl: float, root: float, hours: float) -> None:
+def test_fixed_widths_of_two_classes_are_the_worked_example_of_the_paper(
+    budget: float, amdahl: float, root: float, hours: float
+) -> None:
     """Figure 1: a class that is parallel to 80 % and one that speeds up as the root; both a load of 0.4."""
     widths = np.arange(1.0, 30.0, 0.01)
     rate = np.array([1 / (0.2 + 0.8 / widths), np.sqrt(widths)])
