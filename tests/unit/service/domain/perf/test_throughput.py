@@ -304,7 +304,9 @@ def test_the_prior_by_hand() -> None:
     assert model.alpha_n.tolist() == model.beta_n.tolist() == pytest.approx([0.022, 0.044])
     assert model.batch_low.tolist() == model.batch_high.tolist() == [16.0, 16.0]
     assert model.slots_tried.tolist() == model.nodes_tried.tolist() == [0.0, 0.0]
+    assert model.gamma.tolist() == [2.5, 2.5]
     assert model.spread.tolist() == [GUESS_SPREAD] * 2
+    assert math.exp(GUESS_SPREAD) > 1.9
     assert not model.bend.any()
 
 
