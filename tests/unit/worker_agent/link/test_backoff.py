@@ -1,4 +1,4 @@
-"""How long an agent waits before it tries again."""
+"""Delays of an agent before its next attempt."""
 
 from __future__ import annotations
 

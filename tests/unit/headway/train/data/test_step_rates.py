@@ -1,4 +1,4 @@
-"""How long each rank takes for a sample: said when somebody is slow, and only then."""
+"""Times of a sample per rank, reported only when a rank is slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose state all ranks take when members have changed."""
+"""The rank whose state all take after a membership change."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ def job(name: str, slots: int = 1, *, image: bool = True, state: JobState = JobS
     )
 
 
-def test_it_goes_where_there_is_an_engine() -> None:
+def test_image_job_goes_to_a_node_with_an_engine() -> None:
     nodes = [node_of("a", containers=False), node_of("b"), node_of("c", containers=False)]
     one = round_of(snapshot_of(nodes, [job("j", 2)]))["j"]
     assert (one.action, list(one.allocation)) == (Action.START, ["b"])
     assert "2 cpu (containers) slots" in one.message
 
 
-def test_no_engine_anywhere_is_said() -> None:
+def test_image_job_without_any_engine_waits_with_that_reason() -> None:
     nodes = [node_of("a", containers=False), node_of("b", state=NodeState.LOST)]
     one = round_of(snapshot_of(nodes, [job("j"), job("plain", image=False)]))
     assert (one["j"].action, one["j"].reason) == (Action.WAIT, Reason.NO_CONTAINER_ENGINE)
@@ -55,7 +55,7 @@ def test_an_engine_on_other_devices_does_not_count() -> None:
     assert "with a100" in one.message
 
 
-def test_it_waits_for_room_where_there_is_an_engine() -> None:
+def test_image_job_waits_for_room_on_a_node_with_an_engine() -> None:
     nodes = [node_of("a", slots=4, containers=False), node_of("b", slots=1)]
     one = round_of(snapshot_of(nodes, [job("j", 2)]))["j"]
     assert (one.action, one.reason) == (Action.WAIT, Reason.WAITING_FOR_CAPACITY)
@@ -79,7 +79,7 @@ def test_plain_jobs_use_hosts_with_an_engine_as_well() -> None:
     assert len(started) == 2
 
 
-def test_one_that_runs_stays() -> None:
+def test_running_image_job_stays() -> None:
     running = holding(job("j", 2, state=JobState.RUNNING), [("b", 0), ("b", 1)])
     nodes = [node_of("a", containers=False), node_of("b")]
     snapshot = snapshot_of(nodes, [running], {"j": [("b", 0), ("b", 1)]})

@@ -1,4 +1,4 @@
-"""Whom a waiting job may stop, and when a job that was stopped for others starts again."""
+"""Jobs that a waiting job may stop, and the restart of a job that was stopped for others."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def test_a_protected_job_keeps_its_protection_where_unprotected_lower_ones_make_
 
 
 @pytest.mark.parametrize(("remaining", "stops"), [(200.0, False), (400.0, True)])
-def test_nobody_is_stopped_for_a_job_that_soon_has_the_slots_of_an_ending_one(
-    remaining: float, stops: bool
-) -> None:
+def test_waiting_job_that_soon_has_slots_of_an_ending_job_stops_none(remaining: float, stops: bool) -> None:
     """At 100 samples/s the ending job has 2 s or 4 s to go, and a stop costs 3 s."""
     ending = running(1, **ONE, priority=80, remaining=remaining)
     others = [running(1, **ONE, priority=10)] * 3
@@ -70,9 +68,7 @@ def test_nobody_is_stopped_for_a_job_that_soon_has_the_slots_of_an_ending_one(
 
 
 @pytest.mark.parametrize(("left_s", "stops"), [(2.0, False), (4.0, True)])
-def test_nobody_is_stopped_for_slots_of_a_job_that_says_itself_that_it_ends_soon(
-    left_s: float, stops: bool
-) -> None:
+def test_running_job_that_reports_a_near_end_is_not_stopped(left_s: float, stops: bool) -> None:
     """Its speed is not measured yet, so its reports alone tell."""
     ending = running(1, **ONE, priority=80, reported_left_s=left_s)
     others = [running(1, **ONE, priority=10)] * 3
@@ -133,9 +129,7 @@ def test_a_rest_is_at_most_as_long_as_the_window_of_changes() -> None:
         ((), True),
     ],
 )
-def test_nobody_is_stopped_for_a_job_whose_class_always_ended_within_the_cost_of_a_stop(
-    run_s: tuple[float, ...], stops: bool
-) -> None:
+def test_waiting_job_of_a_class_shorter_than_a_stop_stops_none(run_s: tuple[float, ...], stops: bool) -> None:
     scene = Scene(rivals=[running(1, **ONE, priority=10)] * 4 + [waiting(**ONE, priority=80, age_s=0.0)])
     ended = FinishedJobs(
         job_class=np.full(len(run_s), 4), work=np.zeros(len(run_s)), run_s=np.array(run_s, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""How often nodes are to report, and how long they may be silent."""
+"""Report intervals of nodes, and the silence that they may keep."""
 
 from __future__ import annotations
 

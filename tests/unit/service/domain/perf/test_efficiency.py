@@ -65,22 +65,6 @@ def test_agrees_with_the_noise_that_a_job_reports(sqr: float, var: float, batch:
     assert worth == pytest.approx(Noise(sqr, var).efficiency(batch, reference))
 
 
-@settings(max_examples=40)
-@given(batches, batches, st.floats(0, 1e9))
-def test_a_larger_batch_is_worth_less_a_sample_and_more_a_step(
-    batch: int, reference: int, noise: float
-) -> None:
-    here, larger = efficiency(batch, reference, noise), efficiency(2 * batch, reference, noise)
-    assert 0 < larger <= here <= 2 * larger * (1 + 1e-9)
-
-
-@settings(max_examples=40)
-@given(batches, batches, batches, st.floats(0, 1e9))
-def test_efficiencies_chain_over_references(a: int, b: int, c: int, noise: float) -> None:
-    through_b = efficiency(a, b, noise) * efficiency(b, c, noise)
-    assert through_b == pytest.approx(efficiency(a, c, noise))
-
-
 @settings(max_examples=60)
 @given(anything, anything, anything)
 def test_any_input_has_an_efficiency(batch: float, reference: float, noise: float) -> None:

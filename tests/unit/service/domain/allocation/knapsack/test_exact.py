@@ -41,7 +41,7 @@ def nothing(core: Core) -> np.ndarray:
 
 @given(gainful(), st.integers(1, 4))
 @settings(max_examples=40)
-def test_it_proves_the_optimum(given: Problem, cells: int) -> None:
+def test_exact_search_proves_the_optimum(given: Problem, cells: int) -> None:
     core = core_of(given, cells=cells)
     choice, bound = finish_of(core, prices_of(core)).run(nothing(core), enough=0.0, expired=lambda: False)
     assert core.fits(choice)
@@ -75,7 +75,7 @@ def test_without_effort_it_returns_what_it_was_given() -> None:
     assert bound >= core.value(start)
 
 
-def test_it_ends_at_once_when_time_is_up_or_the_gap_is_small_enough() -> None:
+def test_exact_search_ends_at_once_at_its_time_limit_or_gap() -> None:
     core = core_of(problem([[3.0, 5.0]] * 5, (Row(name="s", capacity=7, demand=np.array([2.0, 3.0])),)))
     prices = prices_of(core)
     for enough, expired in ((0.0, True), (1e9, False)):
@@ -99,7 +99,7 @@ def test_an_integer_gap_is_closed() -> None:
 
 
 @pytest.mark.parametrize("members", [[False, False], None])
-def test_it_needs_no_row_that_can_bind(members: list[bool] | None) -> None:
+def test_exact_search_without_a_binding_row_is_optimal(members: list[bool] | None) -> None:
     """Either the row counts no job, or there is none."""
     rows = (
         () if members is None else (Row(name="r", capacity=1.0, demand=np.ones(1), jobs=np.array(members)),)
@@ -202,7 +202,7 @@ def test_a_frontier_of_very_many_points_stays_a_lower_bound() -> None:
         assert exact == np.inf or bound >= exact - 0.02
 
 
-def test_of_states_with_the_same_usage_the_cheapest_is_kept() -> None:
+def test_states_of_the_same_usage_keep_the_cheapest() -> None:
     usage = np.array([[0.5, 0.2], [0.5, 0.2], [0.5, 0.3], [0.1, 0.2], [0.5, 0.2 + 1e-15]])
     cost = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
     assert sorted(_distinct(usage, cost).tolist()) == [1, 2, 3]

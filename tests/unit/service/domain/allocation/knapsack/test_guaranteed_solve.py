@@ -96,7 +96,9 @@ def test_with_too_little_capacity_as_many_as_possible_have_slots() -> None:
 
 @given(small(), st.data())
 @settings(max_examples=35)
-def test_it_is_the_best_choice_that_seats_every_guaranteed_job(given: Problem, data: st.DataObject) -> None:
+def test_solution_is_the_best_choice_that_seats_every_guaranteed_job(
+    given: Problem, data: st.DataObject
+) -> None:
     assume(given.utility.size > 0)
     choices = feasible(given)
     seats = data.draw(st.sampled_from(choices))

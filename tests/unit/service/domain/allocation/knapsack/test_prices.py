@@ -114,7 +114,7 @@ def test_without_rows_every_job_has_its_best() -> None:
 
 @given(gainful(), st.integers(1, 4))
 @settings(max_examples=40)
-def test_it_agrees_with_the_linear_relaxation(given: Problem, cells: int) -> None:
+def test_prices_agree_with_the_linear_relaxation(given: Problem, cells: int) -> None:
     core = core_of(given, cells=cells)
     dual = prices_of(core)
     assert dual.bound == pytest.approx(relaxed_gain(core), rel=CLOSE)
@@ -149,7 +149,7 @@ def test_the_mixture_keeps_the_rows_and_gains_the_bound(given: Problem, cells: i
     assert gain == pytest.approx(dual.bound, rel=1e-5)
 
 
-def test_it_stops_at_the_tolerance() -> None:
+def test_prices_stop_at_the_tolerance() -> None:
     core = core_of(random_problem(3, jobs=40, columns=10, common=3, quotas=4, load=0.6))
     exact, rough = prices_of(core), prices_of(core, tolerance=0.05)
     assert len(rough.choices) < len(exact.choices)
@@ -166,7 +166,7 @@ def test_the_unit_of_the_utility_does_not_matter(scale: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_one_large_gain_does_not_hide_small_differences(seed: int) -> None:
+def test_prices_beside_one_large_gain_keep_small_differences(seed: int) -> None:
     """The unit of the linear program shrinks with the gap, since it is accurate to about 1e-8 of it."""
     few = random_problem(seed, jobs=20, columns=6, common=2, quotas=2, load=0.5)
     gains = np.column_stack([few.utility, np.full(20, -1.0)])

@@ -81,7 +81,7 @@ def test_switches_have_the_gain_and_demand_of_their_column(given: Problem, cells
         assert moves.loss[index] >= 0.0
 
 
-def test_of_very_many_switches_those_with_the_least_loss_are_considered() -> None:
+def test_switches_beyond_the_limit_are_those_of_the_least_loss() -> None:
     given = random_problem(1, jobs=900, columns=9, common=2, quotas=32, load=0.5)
     core = core_of(given, cells=1)
     moves = free(core)
@@ -98,7 +98,7 @@ def test_of_very_many_switches_those_with_the_least_loss_are_considered() -> Non
     assert (moves.loss == 0.0).sum() == len(set(moves.job.tolist())), "each job with its best choice"
 
 
-def test_of_equal_losses_no_more_switches_than_the_limit_are_considered() -> None:
+def test_switches_of_equal_loss_stay_within_the_limit() -> None:
     members = [np.arange(900) % 34 == index for index in range(34)]
     rows = tuple(
         Row(name=str(index), capacity=9.0, demand=np.ones(9), jobs=jobs) for index, jobs in enumerate(members)

@@ -71,7 +71,7 @@ def test_gain_that_cancels_what_idle_jobs_cost_is_proven_optimal() -> None:
 
 @settings(max_examples=40)
 @given(small())
-def test_it_finds_the_best_choice_and_proves_it(given: Problem) -> None:
+def test_solver_finds_the_best_choice_and_proves_it(given: Problem) -> None:
     best = best_of_all(given)
     found = solve(given, gap=0.0)
     assert found.status == "optimal"
@@ -98,7 +98,7 @@ def test_whatever_is_asked_there_is_an_answer_that_keeps_every_row(
 
 @settings(max_examples=25)
 @given(small(), st.booleans())
-def test_it_is_never_worse_than_the_present_choice(given: Problem, expired: bool) -> None:
+def test_solution_is_never_worse_than_the_present_choice(given: Problem, expired: bool) -> None:
     present = np.where(given.current >= given.utility.shape[1], NOTHING, np.maximum(given.current, NOTHING))
     found = solve(given, gap=1.0, effort=0.0, expired=lambda: expired)
     if keeps(given, present):
@@ -156,7 +156,7 @@ def test_a_price_falls_as_capacity_grows() -> None:
     assert prices[-1] == pytest.approx(0.0, abs=EXACT), "16 slots are all that they want"
 
 
-def test_of_jobs_alike_the_earlier_come_first() -> None:
+def test_equal_jobs_are_served_in_order() -> None:
     jobs = 10_000
     given = problem(
         np.tile([1.0, 1.6, 1.9], (jobs, 1)),
@@ -191,7 +191,7 @@ def test_without_rows_everybody_gets_the_best() -> None:
     assert solve(problem([[1.0, 3.0, 2.0], [-1.0, -2.0, -3.0]])).chosen.tolist() == [1, NOTHING]
 
 
-def test_what_is_held_beyond_the_capacity_is_given_up() -> None:
+def test_slots_held_beyond_the_capacity_are_given_up() -> None:
     """Nodes were lost: of four jobs that hold four slots each there is room for one and a half."""
     row = Row(name="slots", capacity=6, demand=np.array([1.0, 2.0, 4.0]))
     found = solve(problem(np.tile([1.0, 1.5, 2.0], (4, 1)), (row,), current=[2] * 4), gap=0.0)
@@ -214,7 +214,7 @@ def test_dollars_that_do_not_add_up_exactly_still_fit() -> None:
     assert solve(problem([[1.0]] * 3, (row,)), gap=0.0).chosen.tolist() == [0, 0, 0]
 
 
-def test_utilities_of_very_different_size_are_told_apart() -> None:
+def test_utilities_of_very_different_size_keep_their_order() -> None:
     """Having nothing costs a thousand, as with Pollux's fitness; the sizes differ by hundredths."""
     rng = np.random.default_rng(3)
     sizes = np.array([1.0, 2.0, 4.0, 8.0])

@@ -94,7 +94,7 @@ def test_only_a_cap_that_cannot_be_met_otherwise_stops_a_job() -> None:
     assert not any(one.allocation for one in planned(crowd(Cap("all", None, 0.0))).decisions)
 
 
-def test_what_no_round_can_change_counts_first() -> None:
+def test_spending_that_no_round_can_change_counts_first() -> None:
     snapshot = crowd(Cap("all", None, 5.0))
     rigid = snapshot.jobs["j0"]
     elastic = rigid.spec.elastic.model_copy(update={"resize": Resize.NEVER})
@@ -142,7 +142,7 @@ def test_who_is_to_stop_at_the_limit_goes_on_until_then(on_budget: str) -> None:
     assert decided(spender(0.1, on_budget))["j"].action is Action.KEEP
 
 
-def test_of_a_job_without_an_end_no_cost_is_known() -> None:
+def test_job_without_an_end_has_no_known_cost_and_goes_on() -> None:
     assert decided(spender(0.001, total=None))["j"].action is Action.KEEP
 
 

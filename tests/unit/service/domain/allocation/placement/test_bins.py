@@ -113,7 +113,7 @@ def test_best_fit_and_worst_fit(slots: int, tightest: int | None, roomiest: int 
         assert bins.roomiest(slots, spans=spans) == roomiest
 
 
-def test_of_equal_nodes_the_first_is_returned() -> None:
+def test_equal_nodes_give_the_first() -> None:
     bins = Bins([1, 4, 4, 4])
     assert (bins.tightest(2, spans=False), bins.roomiest(2, spans=False)) == (1, 1)
     bins.take(1, 4, spans=False)
@@ -131,7 +131,7 @@ def test_jobs_of_several_nodes_avoid_one_another() -> None:
     assert bins.tightest(2, spans=True) == 0, "crowded nodes come last, but they count"
 
 
-def test_of_equal_nodes_a_small_job_takes_the_crowded_one() -> None:
+def test_small_job_takes_the_crowded_one_of_equal_nodes() -> None:
     bins = Bins([2, 4])
     bins.take(1, 2, spans=True)
     assert bins.tightest(2, spans=False) == 1

@@ -1,4 +1,4 @@
-"""How many changes for the better a round begins, and which."""
+"""The number of voluntary changes that a round begins, and their order."""
 
 from __future__ import annotations
 

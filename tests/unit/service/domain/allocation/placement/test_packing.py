@@ -100,17 +100,17 @@ def test_jobs_that_hold_slots_find_them_free() -> None:
     assert (new, grows) == ({0: 2}, {1: 2})
 
 
-def test_of_equal_jobs_the_earlier_comes_first() -> None:
+def test_equal_jobs_are_packed_in_order() -> None:
     assert laid([2, 1], demand(1), demand(1), demand(1)) == [{1: 1}, {0: 1}, {0: 1}]
 
 
-def test_what_a_job_would_keep_is_taken_last() -> None:
+def test_slots_that_a_job_would_keep_are_taken_last() -> None:
     """The new job is larger and comes first, but it leaves the slots at home to the one that grows."""
     new, grows = laid([4, 4], demand(3), demand(2, {0: 1}))
     assert (new, grows) == ({1: 3}, {0: 2})
 
 
-def test_what_a_job_has_left_is_free_for_others() -> None:
+def test_slots_that_a_job_has_left_are_free_for_others() -> None:
     grows, new = laid([2, 4, 4], demand(4, {0: 1}), demand(2))
     assert (grows, new) == ({1: 4}, {0: 2})
 
@@ -140,7 +140,7 @@ def test_a_small_job_avoids_quiet_nodes_beside_a_job_of_several_nodes() -> None:
     assert laid([4, 4, 4], stays, demand(2)) == [{0: 4, 1: 2}, {1: 2}]
 
 
-def test_one_that_cannot_be_laid_out_takes_nothing_from_the_others() -> None:
+def test_job_that_cannot_be_laid_out_takes_nothing_from_the_others() -> None:
     first, impossible, last = laid([4, 4], demand(2), demand(12), demand(4))
     assert (sum(first.values()), impossible, sum(last.values())) == (2, {}, 4)
 

@@ -103,7 +103,7 @@ def test_everybody_gets_there_in_the_end(rng: random.Random) -> None:
 
 @given(rngs)
 @settings(max_examples=40)
-def test_nobody_moves_when_nothing_changes(rng: random.Random) -> None:
+def test_placement_without_changes_moves_no_job(rng: random.Random) -> None:
     cluster = some_cluster(rng)
     placements = place_all(cluster.wants(cluster.current), {KIND: cluster.pool})
     assert {one.step for one in placements.values()} <= {PlacementStep.STAY}
@@ -275,7 +275,7 @@ def test_two_jobs_that_change_kinds_do_not_wait_for_each_other_for_ever() -> Non
     assert placements["y"] == Placement(allocation={"a": (0, 1)}, step=PlacementStep.YIELD, waits_for=("x",))
 
 
-def test_what_leaves_is_free_only_later() -> None:
+def test_slots_of_a_leaving_job_are_free_only_later() -> None:
     leaving = PlacementRequest(job_id="old", held_kind=KIND, held={"a": (0, 1)})
     placements = place_all([leaving, want("new", 4), want("tiny", 2)], one_pool(a=(2, 3), b=(0, 1)))
     assert placements["new"] == Placement(
@@ -285,7 +285,7 @@ def test_what_leaves_is_free_only_later() -> None:
     assert "old" not in placements
 
 
-def test_of_equal_nodes_one_is_taken_that_is_free_now() -> None:
+def test_equal_nodes_give_the_one_that_is_free_now() -> None:
     leaving = PlacementRequest(job_id="old", held_kind=KIND, held={"a": (0, 1, 2, 3)})
     new = place_all([leaving, want("new", 4)], one_pool(b=(0, 1, 2, 3)))["new"]
     assert new == Placement(allocation={"b": (0, 1, 2, 3)}, step=PlacementStep.GO)
@@ -297,7 +297,7 @@ def test_the_free_slots_of_a_node_go_to_those_who_can_start_with_them() -> None:
     assert [placements[job].step for job in ("big", "small")] == [PlacementStep.WAIT, PlacementStep.GO]
 
 
-def test_private_slots_are_kept_and_go_to_nobody_else() -> None:
+def test_private_slots_are_kept_and_go_to_no_other_job() -> None:
     private = {"held_kind": KIND, "private": {"c": (0, 1)}}
     grows = PlacementRequest(job_id="x", kind=KIND, slots=4, unit=4, **private)
     assert place_all([grows], one_pool(a=(0, 1)))["x"].allocation == {"a": (0, 1), "c": (0, 1)}

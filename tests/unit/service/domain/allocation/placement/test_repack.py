@@ -92,14 +92,14 @@ def test_a_shrinking_job_keeps_nothing_that_is_not_in_its_pieces() -> None:
     assert in_twos.laid == {2: 2, 0: 2}
 
 
-def test_nobody_leaves_as_long_as_all_fit() -> None:
+def test_repack_where_all_fit_moves_no_job() -> None:
     claims = [demand(1, {0: 1}), demand(1, {1: 1}), demand(2), demand(2)]
     partial = made([4, 4], *claims)
     assert [claim.laid for claim in claims] == [{0: 1}, {1: 1}, {}, {}]
     assert partial.room == [3, 3]
 
 
-def test_one_job_leaves_for_one_that_needs_a_whole_node() -> None:
+def test_job_that_needs_a_whole_node_moves_one_job() -> None:
     claims = [demand(1, {0: 1}), demand(1, {1: 1}), demand(4)]
     partial = made([4, 4], *claims)
     assert [claim.laid for claim in claims] == [{}, {1: 1}, {}]
@@ -113,7 +113,7 @@ def test_the_fewest_jobs_leave() -> None:
     assert [claim.laid for claim in (*two, one)] == [{0: 1}, {0: 1}, {}]
 
 
-def test_of_equally_many_the_smallest_jobs_leave() -> None:
+def test_equally_many_movers_are_the_smallest_jobs() -> None:
     small, large = demand(1, {1: 1}), demand(2, {0: 2})
     made([4, 4], large, small, demand(4))
     assert (large.laid, small.laid) == ({0: 2}, {})
@@ -134,14 +134,14 @@ def test_a_job_that_left_in_vain_returns() -> None:
     assert partial.room == [2, 4, 1]
 
 
-def test_of_several_jobs_that_must_leave_the_largest_leaves_first() -> None:
+def test_several_movers_leave_largest_first() -> None:
     """A block of 4 among jobs of 3, 3, 1 and 1 slots: one of each suffices, rather than both small ones and another."""
     claims = [demand(slots, {0: slots}, node_slots=8, unit=2) for slots in (3, 3, 1, 1)]
     made([8, 2, 2], *claims, demand(4, node_slots=8, unit=4), top=3)
     assert sorted(claim.slots for claim in claims if not claim.laid) == [1, 3]
 
 
-def test_of_equal_jobs_that_suffice_the_first_leaves() -> None:
+def test_equal_movers_that_suffice_are_the_first() -> None:
     claims = [demand(slots, {0: slots}, node_slots=8, unit=2) for slots in (3, 3, 1)]
     made([8, 2, 2], *claims, demand(4, node_slots=8, unit=4), top=3)
     assert [claim.laid for claim in claims] == [{}, {0: 3}, {0: 1}]

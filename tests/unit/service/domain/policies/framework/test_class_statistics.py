@@ -28,23 +28,6 @@ from service.domain.policies.framework.widths import fixed_widths
 from tests.unit.service.domain.policies.rounds import a_round, columns
 
 
-def test_load_is_arrival_rate_times_mean_size() -> None:
-    known = ClassStatistics()
-    for _ in range(1000):
-        known = observe(known, elapsed_s=10.0, arrived=["bert"] * 2, sizes=[("bert", 30.0), ("bert", 50.0)])
-    assert loads(known, ["bert"]).tolist() == pytest.approx([0.2 * 40.0], rel=1e-3)
-
-
-def test_rates_are_right_from_the_start_and_follow_a_change() -> None:
-    known = observe(
-        ClassStatistics(), elapsed_s=100.0, arrived=["a"] * 10, sizes=[("a", 1.0)], memory_s=1000.0
-    )
-    assert loads(known, ["a"])[0] == pytest.approx(0.1, rel=0.06)
-    for _ in range(100):
-        known = observe(known, elapsed_s=100.0, arrived=["a"] * 30, memory_s=1000.0)
-    assert loads(known, ["a"])[0] == pytest.approx(0.3, rel=0.06)
-
-
 def test_a_class_without_a_known_size_has_no_load() -> None:
     known = observe(ClassStatistics(), elapsed_s=10.0, arrived=["a", "b"], sizes=[("b", 5.0)])
     assert np.isnan(loads(known, ["a", "b", "c"])).tolist() == [True, False, True]
@@ -52,7 +35,7 @@ def test_a_class_without_a_known_size_has_no_load() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
-def test_what_cannot_be_true_does_not_count(bad: float) -> None:
+def test_an_elapsed_time_or_size_that_is_not_valid_does_not_count(bad: float) -> None:
     before = observe(ClassStatistics(), elapsed_s=10.0, arrived=["a"], sizes=[("a", 5.0)])
     assert observe(before, elapsed_s=bad, sizes=[("a", bad)]) == before
 
@@ -62,7 +45,7 @@ def test_a_class_that_is_long_gone_is_forgotten() -> None:
     assert observe(known, elapsed_s=5000.0, memory_s=100.0).classes == {}
 
 
-def test_is_kept_as_json() -> None:
+def test_statistics_as_json_are_read_back_unchanged() -> None:
     known = observe(ClassStatistics(), elapsed_s=10.0, arrived=["a"], sizes=[("a", 5.0)])
     known = replace(known, sized_jobs=["job"], classes={"a": replace(known.classes["a"], rates={"x": 2.0})})
     assert from_json(json.loads(json.dumps(dataclasses.asdict(known)))) == known
@@ -137,7 +120,7 @@ def test_a_class_that_is_absent_is_remembered_and_a_configuration_that_is_gone_d
     assert expected_widths(known, columns([4, 8]), budget_usd_per_h=100.0) is None
 
 
-def test_counts_by_hand() -> None:
+def test_counts_of_a_class_decay_by_e_in_the_time_constant() -> None:
     """Everything decays by a factor of e in the time constant, and so does the observed time."""
     first = observe(
         ClassStatistics(), elapsed_s=100.0, arrived=["a", "a", "b"], sizes=[("a", 6.0)], memory_s=100.0
@@ -180,7 +163,9 @@ def test_time_is_counted_alike_in_few_and_in_many_steps(steps: list[float]) -> N
         (ClassLoad(arrived=10.0, sized=5.0, samples=40.0), 0.0, math.nan),
     ],
 )
-def test_loads_by_hand(load: ClassLoad, observed_s: float, expected: float) -> None:
+def test_the_load_of_a_class_is_its_arrivals_times_its_mean_size(
+    load: ClassLoad, observed_s: float, expected: float
+) -> None:
     known = ClassStatistics(observed_s=observed_s, classes={"a": load})
     assert loads(known, ["a"]).tolist() == pytest.approx([expected], nan_ok=True)
 

@@ -67,7 +67,7 @@ def test_the_requested_size_is_sought_on_all_kinds_together() -> None:
     assert requested_columns(round_).tolist() == [[False, True, True, False]]
 
 
-def test_what_is_not_allowed_now_is_not_requested() -> None:
+def test_a_size_that_is_not_allowed_now_is_not_requested() -> None:
     assert requested_columns(rigid([4], allowed=[[True, True, False]])).tolist() == [[False, True, False]]
 
 
@@ -103,15 +103,6 @@ def test_jobs_whose_turn_is_next_come_after_firm_jobs_and_before_the_order_of_th
 
 def fits(capacity: Capacity, job: int, columns: int) -> list[bool]:
     return capacity.fits(job, np.arange(columns)).tolist()
-
-
-def test_taking_slots_leaves_less_for_the_next_job() -> None:
-    capacity = Capacity((row(1, 2, 4, capacity=4.0),), 3, 3)
-    assert fits(capacity, 0, 3) == [True, True, True]
-    capacity.take(0, 1)
-    assert fits(capacity, 1, 3) == [True, True, False]
-    capacity.take(1, 1)
-    assert fits(capacity, 2, 3) == [False] * 3
 
 
 @pytest.mark.parametrize(
@@ -268,7 +259,7 @@ def test_no_jobs() -> None:
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.booleans(), st.randoms(use_true_random=False))
-def test_what_is_served_keeps_every_row(seed: int, blocking: bool, random: Any) -> None:
+def test_any_order_that_is_served_keeps_every_row(seed: int, blocking: bool, random: Any) -> None:
     quota = row(1, 2, 3, 4, capacity=3.0, jobs=[True, False, True, False])
     round_ = random_round(seed, rows=(quota,), requested_slots=[random.randint(1, 4) for _ in range(4)])
     order = list(range(4))
@@ -277,15 +268,6 @@ def test_what_is_served_keeps_every_row(seed: int, blocking: bool, random: Any) 
     assert is_feasible(round_.rows, chosen[None])[0]
     requested = requested_columns(round_)
     assert all(column == NOTHING or requested[job, column] for job, column in enumerate(chosen))
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 10_000))
-def test_the_first_in_the_order_is_served_whatever_follows(seed: int) -> None:
-    round_ = random_round(seed, requested_slots=[1, 2, 3, 4])
-    orders = [np.array([0, 1, 2, 3]), np.array([0, 3, 2, 1])]
-    first = {int(serve_in_order(round_, order, blocking=False)[0]) for order in orders}
-    assert len(first) == 1
 
 
 def test_capacity_is_exhausted_when_each_column_fails_one_of_the_rows() -> None:
