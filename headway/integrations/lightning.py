@@ -75,7 +75,9 @@ def refusal(trainer: pl.Trainer, module: pl.LightningModule, optimizers: int) ->
         ),
         (
             not module.automatic_optimization or optimizers != 1,
-            "elastic training needs exactly one optimizer, and automatic_optimization left on",
+            f"elastic training needs exactly one optimizer and automatic optimization, but configure_optimizers gives {optimizers} and "
+            f"automatic_optimization is {module.automatic_optimization}: give one optimizer all parameters in groups, write the loop "
+            "with run.prepare(model, first, second, ...), or use resize: restart with a plain Trainer",
         ),
         (
             trainer.limit_train_batches != 1.0

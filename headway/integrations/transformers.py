@@ -43,6 +43,10 @@ def elastic_class(run: Run, kind: type[Trainer]) -> Any:
     return type(f"Elastic{kind.__name__}", (ElasticTrainer, kind), {"run": run})
 
 
+_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+"""Modes of `torch.compile` that record CUDA graphs."""
+
+
 def refusal(args: Any) -> str | None:
     """Return the reason why training with these `TrainingArguments` cannot be elastic, with the remedy; None if it can."""
     complaints = (
@@ -51,8 +55,8 @@ def refusal(args: Any) -> str | None:
             "fp16 scales losses per rank, so gradients of ranks cannot be summed: use bf16",
         ),
         (
-            args.deepspeed or args.fsdp,
-            "deepspeed and fsdp form process groups of fixed size: leave them out, or write the loop with run.prepare(..., parallelize=...)",
+            args.deepspeed or args.deepspeed_plugin or args.fsdp,
+            f"{'fsdp' if args.fsdp else 'deepspeed'} forms process groups of fixed size: leave it out, or write the loop with run.prepare(..., parallelize=...)",
         ),
         (
             args.load_best_model_at_end,
@@ -71,11 +75,21 @@ def refusal(args: Any) -> str | None:
             "include_num_input_tokens_seen counts the tokens of one rank: leave it out",
         ),
         (
+            args.torch_compile_mode in _CUDA_GRAPHS,
+            f"torch_compile_mode={args.torch_compile_mode} records CUDA graphs, which do not contain Headway's exchange of gradients: use another "
+            "one, such as default or max-autotune-no-cudagraphs",
+        ),
+        (
             "lomo" in args.optim or "layerwise" in args.optim,
             f"the optimizer {args.optim} steps within the backward pass: use another one",
         ),
     )
     return next((sentence for refused, sentence in complaints if refused), None)
+
+
+def _require_elastic(args: Any) -> None:
+    if (sentence := refusal(args)) is not None:
+        raise ValueError(sentence)
 
 
 class ElasticTrainer(Trainer):
@@ -93,10 +107,12 @@ class ElasticTrainer(Trainer):
     def __init__(self, *positional: Any, **arguments: Any) -> None:
         self._loader: Loader | None = None
         self._feed: StepFeed | None = None
+        given = positional[1] if len(positional) > 1 else arguments.get("args")
+        if given is not None:  # the Trainer's own errors do not name the way out
+            _require_elastic(given)
         super().__init__(*positional, **arguments)
         args: Any = self.args
-        if (sentence := refusal(args)) is not None:
-            raise ValueError(sentence)
+        _require_elastic(args)  # a subclass may have made or changed them
         use_device(self.run)
         # By themselves the arguments take the first GPU, and count all of the host.
         args.__dict__["_setup_devices"] = self.run.device

@@ -293,9 +293,9 @@ class Run(RunData):
         return StepFeed(training, source, lambda: self._complete(training))
 
     def evaluate_every(self, steps: int) -> bool:
-        """Return True in the body of `train_steps` that follows each `steps` steps, before its first batch.
+        """Return True in the body of step 0 and in that which follows each `steps` steps, before its first batch.
 
-        All ranks get the same answer, also with an adaptive batch, whose steps have gaps in their numbers. The time
+        A job that continues from a checkpoint does not evaluate again before its first step. All ranks get the same answer, also with an adaptive batch, whose steps have gaps in their numbers. The time
         of such a step does not count in the speed of the job.
 
         Raises:

@@ -96,7 +96,7 @@ def test_grow_shrink_lose_and_grow_again(
     )
     live.play(turns, steps=4)
     assert_exact(live, data)
-    assert evaluated(live.job) == {10, 20}
+    assert evaluated(live.job) == {0, 10, 20}
     last = live.messages(Progress)[-1]
     assert (last.train_step, last.train_steps, last.total_samples) == (STEPS, STEPS, last.samples)
     audits = {one.epoch: (one.exactly_once, one.samples_seen) for one in live.messages(EpochClosed)}
@@ -144,4 +144,4 @@ def test_a_larger_batch_takes_fewer_steps_to_the_same_progress(stepping: Callabl
     last = live.messages(Progress)[-1]
     assert last.train_step == int(small + large * each) >= STEPS
     assert (last.train_steps, last.total_progress) == (STEPS, STEPS * BATCH)
-    assert len(evaluated(live.job)) == 2, "of steps that have gaps in their numbers"
+    assert len(evaluated(live.job)) == 3, "step 0 and two of steps that have gaps in their numbers"

@@ -123,8 +123,11 @@ class Place:
         return self.steps + self.extra_steps
 
     def completes(self, steps: int) -> bool:
-        """Return True if the last step completed a multiple of `steps` steps of the job's own batch."""
-        return int((self.reference_steps + _ROUNDING) / steps) > int((self.steps_before + _ROUNDING) / steps)
+        """Return True before the first step, and if the last one completed a multiple of `steps` of the job's own batch."""
+        before, now = (
+            int((count + _ROUNDING) / steps) for count in (self.steps_before, self.reference_steps)
+        )
+        return self.steps == 0 or now > before
 
     @property
     def step_number(self) -> int:

@@ -206,6 +206,17 @@ def test_what_does_not_go_together_is_refused(arguments: dict[str, Any], complai
         fit(make_run(), **arguments)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_manual_optimization_is_refused_with_the_way_out(count: int) -> None:
+    module, run = new_module(), make_run()
+    module.automatic_optimization = False
+    module.configure_optimizers = lambda: [torch.optim.SGD(module.parameters(), lr=0.1) for _ in range(count)]
+    with pytest.raises(
+        ValueError, match=rf"gives {count} and automatic_optimization is False: .*resize: restart"
+    ):
+        new_trainer(run, max_epochs=1).fit(module, run.loader(data(), global_batch=4))
+
+
 def test_other_training_data_are_refused() -> None:
     module = new_module()
     with pytest.raises(ValueError, match=r"run\.loader"):

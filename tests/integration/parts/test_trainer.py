@@ -163,6 +163,9 @@ def test_early_stopping_keeps_its_state_and_the_result(tmp_path: Path) -> None:
         ({"load_best_model_at_end": True, "save_strategy": "epoch"}, "load_best_model_at_end"),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "another lr_scheduler_type"),
         ({"dataloader_drop_last": True}, "dataloader_drop_last"),
+        ({"torch_compile_mode": "reduce-overhead"}, "torch_compile_mode=reduce-overhead"),
+        ({"torch_compile_mode": "max-autotune"}, "torch_compile_mode=max-autotune"),
+        ({"fsdp": True}, "fsdp forms process groups"),
         ({"include_num_input_tokens_seen": "all"}, "include_num_input_tokens_seen"),
     ],
 )

@@ -27,7 +27,7 @@ def test_the_body_runs_again_for_the_same_step_if_it_takes_one_batch() -> None:
     assert run.progress == 2.0
 
 
-def test_an_evaluation_is_due_after_each_so_many_steps_before_the_first_batch() -> None:
+def test_an_evaluation_is_due_at_step_0_and_after_each_so_many_steps_before_the_first_batch() -> None:
     run = make_run()
     prepared(run)
     draws = run.indices(10, global_batch=4, max_local_batch=2)
@@ -36,7 +36,7 @@ def test_an_evaluation_is_due_after_each_so_many_steps_before_the_first_batch() 
         due += [step] * run.evaluate_every(2)
         next(draws)
         assert not run.evaluate_every(2)
-    assert due == [2, 4]
+    assert due == [0, 2, 4]
     with pytest.raises(ValueError, match="every 0 steps"):
         run.evaluate_every(0)
 
