@@ -22,7 +22,7 @@ MINE, THEIRS = "azure", "crimson"
 
 async def two_tenants(harness: Harness) -> tuple[Agent, dict[str, dict[str, str]]]:
     """Two projects that have one of everything, with their names in it, and the names of these things."""
-    agent = await harness.join(slots=4)
+    agent = await harness.join(slots=4, host={"executes": True})
     names: dict[str, dict[str, str]] = {}
     for project in (MINE, THEIRS):
         (
@@ -51,6 +51,11 @@ async def two_tenants(harness: Harness) -> tuple[Agent, dict[str, dict[str, str]
     for run in (one for one in await agent.commands() if isinstance(one, RunCommand)):
         await agent.report(entry("ranks_started", run, how="zygote"))
     await harness.turn()
+    for project in (MINE, THEIRS):
+        names[project]["execution"] = f"x{project}"
+        command = {"id": f"x{project}", "argv": ["true"]}
+        asked = await harness.client.post(f"/api/v1/jobs/{project}-runs/executions", json=command)
+        assert asked.status_code == 201, asked.text
     return agent, names
 
 
@@ -149,7 +154,10 @@ Names: TypeAlias = dict[str, dict[str, str]]
 
 async def no_answer_holds_anything_of_another_project(harness: Harness, agent: Agent, names: Names) -> None:
     mine, theirs = names[MINE], names[THEIRS]
-    signs = {THEIRS, *(theirs[one] for one in ("job", "waits", "shared", "simulation_id", "token_id"))}
+    signs = {
+        THEIRS,
+        *(theirs[one] for one in ("job", "waits", "shared", "simulation_id", "token_id", "execution")),
+    }
     asked, read = await reading(harness), 0
     for operation in asked:
         own = await harness.client.get(
