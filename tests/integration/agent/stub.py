@@ -40,6 +40,7 @@ from headway.contract.agents import (
     StopCommand,
 )
 from headway.contract.credentials import NodeCredentials, SecretsReply, SecretsRequest, StorageAccess
+from headway.contract.executions import ExecutionReply, ExecutionReport
 from tests.integration.agent.looking import WAIT_S, end_all
 
 T = TypeVar("T", bound=AnyEntry)
@@ -76,6 +77,8 @@ class StubService:
         self.secrets: dict[str, dict[str, str]] = {}
         """By job. One that is not here is refused."""
         self.secret_requests: list[SecretsRequest] = []
+        self.executions: list[ExecutionReport] = []
+        """Reports about commands beside ranks."""
         self.changed = threading.Condition()
         self._commands = 0
         handler = type("Handler", (_Handler,), {"stub": self})
@@ -245,6 +248,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, StorageAccess().model_dump_json().encode())
             elif names[2] == "secrets":
                 self._give_secrets(SecretsRequest.model_validate_json(body))
+            elif names[2] == "executions":
+                self.stub.executions.append(ExecutionReport.model_validate_json(body))
+                self._answer(200, ExecutionReply().model_dump_json().encode())
             else:
                 offset = int(parse_qs(parts.query)["offset"][0])
                 self._append((names[3], int(names[4]), int(names[5])), offset, body)

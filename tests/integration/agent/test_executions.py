@@ -1,0 +1,65 @@
+"""Commands beside ranks of a real agent: they get the rank's user, confinement and working folder, and nothing more."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+
+import pytest
+
+from headway.contract.agents import ExecCommand
+from headway.contract.executions import ExecutionEnd, ExecutionOutcome
+from tests.integration.agent.stub import AgentProcess, StubService
+
+pytestmark = pytest.mark.slow
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give jobs users of their own")
+JOB = "j00000001"
+KINDS = [pytest.param("users", marks=needs_root), "landlock", "none"]
+
+PLACE = """
+import json, os, sys
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+place = {name: status[name].split() for name in ("Uid", "Gid", "Groups", "Seccomp", "NoNewPrivs", "CapEff", "Umask")}
+place["folder"] = os.getcwd()
+place["rank"] = os.environ["RANK"]
+try:
+    os.listdir(sys.argv[1])
+    place["reads the agent"] = True
+except PermissionError:
+    place["reads the agent"] = False
+print(json.dumps(place), flush=True)
+"""
+RANK = "import subprocess, sys, time\nsubprocess.run([sys.executable, *sys.argv[1:]], check=True)\ntime.sleep(600)\n"
+
+
+def _end_of(stub: StubService) -> ExecutionEnd:
+    return stub.wait_for(lambda: next((one.end for one in stub.executions if one.end is not None), None))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_command_has_the_user_confinement_and_folder_of_its_rank(
+    stub: StubService, make_agent: Callable[..., AgentProcess], kind: str
+) -> None:
+    agent = make_agent("--isolation", kind)
+    agent.start()
+    stub.wait_for(lambda: stub.reports)
+    files = {"place.py": PLACE, "rank.py": RANK}
+    stub.run(JOB, f"python rank.py place.py {agent.state}", bundle=stub.add_bundle(files))
+    of_rank = json.loads(stub.wait_log(JOB, "}").strip().splitlines()[-1])
+    stub.push(
+        ExecCommand(
+            command_id=stub.command_id(), job_id=JOB, generation=1, rank=0, execution="x1",
+            argv=["python", "place.py", str(agent.state)], timeout_s=60,
+        )
+    )  # fmt: skip
+    end = _end_of(stub)
+    printed = {
+        stream: b"".join(
+            part.data for report in stub.executions for part in report.parts if part.stream == stream
+        )
+        for stream in ("stdout", "stderr")
+    }
+    assert (end.outcome, end.exit_code) == (ExecutionOutcome.EXITED, 0), printed
+    assert json.loads(printed["stdout"]) == of_rank
+    assert of_rank["reads the agent"] == (kind == "none")
