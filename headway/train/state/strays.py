@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from headway.train.checkpoint.replica import Replica
+from headway.train.host.output import warn
 
 _FIRST = 2
 _LOOKS = 3
@@ -46,7 +47,14 @@ class StrayModules:
         if self._replica.is_sharded:
             self._done = True  # to read parts of its tensors would need all ranks
             return None
-        found = self._look(sys._getframe(1))  # noqa: SLF001  # the script's variables
+        try:
+            found = self._look(sys._getframe(1))  # noqa: SLF001  # the script's variables
+        except Exception as error:  # noqa: BLE001  # methods of the script's modules, or a full device; it must go on
+            self._done, self._seen = True, {}
+            warn(
+                f"modules that were not given to prepare() are not looked for: {type(error).__name__}: {error}"
+            )
+            return None
         if self._steps == self._begins + _LOOKS - 1:
             self._begins, self._seen = max(8, 2 * self._begins), {}
         if found is None:
@@ -112,7 +120,7 @@ def _modules_of(frame: FrameType | None) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _modules_in(name: str, one: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Yield a module, or those that an object, a list or a dictionary has. No code of the script runs."""
+    """Yield a module, or those that an object, a list or a dictionary has. No code of the script runs: not even `__class__` of a proxy."""
     if issubclass(type(one), nn.Module):
         yield name, one
         return
@@ -122,7 +130,9 @@ def _modules_in(name: str, one: Any) -> Iterator[tuple[str, nn.Module]]:
         parts = [
             (f"{name}[{key!r}]", part) for key, part in list(one.items())[:_MOST_PARTS] if type(key) is str
         ]
-    elif isinstance(one, type | ModuleType | FunctionType) or type(one).__module__.startswith("headway"):
+    elif issubclass(type(one), type | ModuleType | FunctionType) or type(one).__module__.startswith(
+        "headway"
+    ):
         return
     else:
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,3 +94,31 @@ def test_fresh_copy_in_each_step_is_not_named() -> None:
     assert not train(
         lambda model: {"copy": model}, lambda one, model, _: one.update(copy=copy.deepcopy(model))
     )
+
+
+class Target:
+    """Object that a variable refers to only weakly."""
+
+
+class Unfinished(nn.Module):
+    """Module whose own `parameters` fails."""
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        raise RuntimeError(f"not ready ({recurse})")
+
+
+def test_dead_proxy_in_a_variable_is_passed_over(capfd: pytest.CaptureFixture[str]) -> None:
+    target = Target()
+    proxy = weakref.proxy(target)
+    del target
+    assert not train(lambda _: None, lambda *_: None)
+    assert "are not looked for" not in capfd.readouterr().err
+    with pytest.raises(ReferenceError):
+        assert proxy.anything
+
+
+def test_module_that_cannot_be_read_ends_the_search_and_not_training(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert not train(lambda _: Unfinished(), lambda *_: None)
+    assert capfd.readouterr().err.count("are not looked for: RuntimeError: not ready") == 1
