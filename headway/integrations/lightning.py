@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -74,10 +75,12 @@ def refusal(trainer: pl.Trainer, module: pl.LightningModule, optimizers: int) ->
             "accumulate_grad_batches must stay 1: accumulation follows from global_batch and max_local_batch of run.loader(...)",
         ),
         (
-            not module.automatic_optimization or optimizers != 1,
-            f"elastic training needs exactly one optimizer and automatic optimization, but configure_optimizers gives {optimizers} and "
-            f"automatic_optimization is {module.automatic_optimization}: give one optimizer all parameters in groups, write the loop "
-            "with run.prepare(model, first, second, ...), or use resize: restart with a plain Trainer",
+            not module.automatic_optimization and trainer.max_steps != -1,
+            "max_steps counts the steps of every optimizer in manual optimization: give max_epochs",
+        ),
+        (
+            optimizers > 1 and getattr(trainer.precision_plugin, "scaler", None) is not None,
+            "16-mixed scales the losses of one optimizer: give precision='bf16-mixed' for several",
         ),
         (
             trainer.limit_train_batches != 1.0
@@ -123,9 +126,8 @@ class ElasticStrategy(SingleDeviceStrategy):
         schedules = [config.scheduler for config in self.lr_scheduler_configs]
         # The scale is the same on every rank, and the scaler judges the sum of their gradients: all skip the same steps.
         scalers = [] if self._scaler is None else [self._scaler]
-        model, _, *prepared = self._run.prepare(
-            self.lightning_module, self.optimizers[0], *scalers, *schedules
-        )
+        model, *prepared = self._run.prepare(self.lightning_module, *self.optimizers, *scalers, *schedules)
+        del prepared[: len(self.optimizers)]  # the same objects
         if scalers:
             self.precision_plugin.scaler = prepared.pop(0)
         self.model = model  # training steps use the wrapper, as with DDP
@@ -143,6 +145,34 @@ class ElasticStrategy(SingleDeviceStrategy):
             return dataloader
         self.data = _Data(dataloader)
         return self.data
+
+    def training_step(self, *arguments: Any, **named: Any) -> Any:
+        """Run the module's step. In manual optimization each backward pass in it meets the peers, rather than the step."""
+        if self.lightning_module.automatic_optimization:
+            return super().training_step(*arguments, **named)
+        # A pass for the buffers of rank 0, which must not change between a forward pass and its backward pass.
+        self._pass_through_model(torch.zeros(()))
+        with self.precision_plugin.train_step_context():
+            return self.lightning_module.training_step(*arguments, **named)
+
+    def backward(
+        self, closure_loss: torch.Tensor, optimizer: Any, *arguments: Any, **named: Any
+    ) -> torch.Tensor:
+        """Compute gradients, which the model averages over the peers only behind a forward pass of its own."""
+        if not self.lightning_module.automatic_optimization:
+            closure_loss = self._pass_through_model(closure_loss)
+        return super().backward(closure_loss, optimizer, *arguments, **named)  # type: ignore[no-any-return]
+
+    def _pass_through_model(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a value as the output of the model's forward pass, without the forward pass of the module."""
+        assert self.model is not None
+        module, forward = self.lightning_module, self.lightning_module.forward
+        module.forward = lambda it: it  # as Lightning does to send a step through a wrapper
+        try:
+            passed: torch.Tensor = self.model(value)
+        finally:
+            module.forward = forward
+        return passed
 
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **arguments: Any
@@ -314,8 +344,12 @@ class _LoopController(pl.Callback):
 
     def _update_counts(self, trainer: pl.Trainer) -> None:
         """Set Lightning's step counts to those of the run, which peers and membership changes may alter."""
-        steps = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
-        steps.ready = steps.completed = self._run.steps
+        loop = trainer.fit_loop.epoch_loop
+        for progress in (
+            loop.automatic_optimization.optim_progress.optimizer.step,
+            loop.manual_optimization.optim_step_progress,
+        ):
+            progress.total.ready = progress.total.completed = self._run.steps
 
     def _show_rank(self, trainer: pl.Trainer) -> None:
         """Set the rank that Lightning knows."""

@@ -14,7 +14,15 @@ from tests.elastic.test_live import lose
 
 KINDS = (
     *("tensor rate", "swa", "one cycle", "chained", "lookahead", "scaler", "own clip", "checkpointing"),
-    *("reassigned", "moved", "pool", "game together", "game in turns"),
+    *(
+        "reassigned",
+        "moved",
+        "pool",
+        "game together",
+        "game in turns",
+        "frozen game together",
+        "frozen game in turns",
+    ),
 )
 LAYERED = ("parametrized", "pruned", "tied", "lazy")
 """Kinds that change layers after `prepare`, which a new rank has not done when it joins."""

@@ -100,6 +100,24 @@ def test_lightning_scales_half_precision_over_changes(job: Callable[..., Job]) -
     assert losses(live.messages(Metrics), "scale") == scales
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_lightning
+def test_lightning_steps_several_optimizers_in_turns_over_changes(job: Callable[..., Job]) -> None:
+    alone, _ = grows_shrinks_and_loses_a_rank(lambda: job("held.py", SCRIPTS / "lit_game.py"))
+    assert [done.samples for done in alone.messages(Completed)] == [4 * 157]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_lightning
+def test_lightning_keeps_buffers_equal_in_manual_optimization(job: Callable[..., Job]) -> None:
+    started = job("held.py", SCRIPTS / "lit_game.py")
+    started.env = {"NORM": "1"}
+    ended = started.run(2)
+    assert codes(ended) == [0, 0], ended.output()
+
+
 def grows_shrinks_and_loses_a_rank(make: Callable[[], Job], tolerance: float = TOLERANCE) -> tuple[Job, Live]:
     """Train one of these jobs alone and another one over three changes, and compare their losses."""
     alone = make()

@@ -35,7 +35,7 @@ from headway.train.gradients.partial import PartialBackward
 from headway.train.gradients.probe import NoiseProbe
 from headway.train.gradients.reduction import after_backward, data_parallel, send_buffers
 from headway.train.gradients.stages import PipelinePlace
-from headway.train.gradients.trainable import TrainableExchange, TrainableSet
+from headway.train.gradients.trainable import TrainableExchange, TrainableSet, unfrozen
 from headway.train.gradients.unused import NOTHING, UnusedParameters, refuse_misuse, weigh_added
 from headway.train.host.output import warn
 from headway.train.membership.meeting import PeersLost
@@ -135,18 +135,21 @@ class Gradients:
 
     def _reduce(self, peers: Peers) -> None:
         """Make the reduction of the parameters that train now. It communicates with no peer."""
+        averaged = self._unused.averaged if self._unused is not None else ()
         self._end_reduction()
         if not self._parameters:
             return  # DDP refuses a model without trainable parameters
-        try:
-            self._ddp = data_parallel(self.model.module, self._device, self._weighted_sum)
-        except GROUP_ERRORS as error:
-            self._lose(error)
-            return  # the next boundary finds the loss, too
-        self._unused = UnusedParameters(self._parameters)
-        if self._min_depth is not None:
-            self._partial = PartialBackward(self.model.module, self._min_depth, peers)
-            self._partial.begin(None)
+        # Also of those that the script has frozen for this pass.
+        with unfrozen(self._parameters):
+            try:
+                self._ddp = data_parallel(self.model.module, self._device, self._weighted_sum)
+            except GROUP_ERRORS as error:
+                self._lose(error)
+                return  # the next boundary finds the loss, too
+            self._unused = UnusedParameters(self._parameters, averaged)
+            if self._min_depth is not None:
+                self._partial = PartialBackward(self.model.module, self._min_depth, peers)
+                self._partial.begin(None)
 
     def _end_reduction(self) -> None:
         if self._partial is not None:
@@ -207,7 +210,7 @@ class Gradients:
         if self._partial is not None:
             self._partial.begin(partial)
         if self._unused is not None:
-            self._unused.reduced = False
+            self._unused.averaged = ()
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = last
 
@@ -365,13 +368,8 @@ class Gradients:
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run DDP's forward pass after its collectives, whose errors are recorded instead of raised in the script."""
         self._tell_of_turns()
-        if torch.is_grad_enabled() and self._untold and not self.broken:
-            self._untold = False
-            try:
-                if self.trainable.follow_with_peers(self._exchange) and self._peers is not None:
-                    self._reduce(self._peers)
-            except PeersLost:
-                self.broken = True
+        if torch.is_grad_enabled() and not self.broken:
+            self._follow_with_peers()
         if self._ddp is None:
             return self.model.module(*args, **kwargs)
         if torch.is_grad_enabled() and not self.broken:
@@ -399,6 +397,22 @@ class Gradients:
         if self._unused is None or self.accumulating:
             return output
         return self._unused.await_backward(output)
+
+    def _follow_with_peers(self) -> None:
+        """Reduce the gradients of all parameters that train in this step, of which the first pass tells the peers."""
+        if self.accumulating:
+            self.trainable.see()
+            return
+        try:
+            first, self._untold = self._untold, False
+            changed = (
+                self.trainable.follow_with_peers(self._exchange) if first else self.trainable.follow_seen()
+            )
+        except PeersLost:
+            self.broken = True
+            return
+        if changed and self._peers is not None:
+            self._reduce(self._peers)
 
     def _scale(self, factor: float) -> None:
         for parameter in self.trainable.all if factor != 1.0 else ():

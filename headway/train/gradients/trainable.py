@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from operator import attrgetter, is_
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import attrgetter, is_, or_
 from typing import Any, Protocol
 
 import torch
@@ -47,6 +48,7 @@ class TrainableSet:
         self._layers = Layers(model)
         self._listed = self._followed = -1
         self._flags: list[bool] = []
+        self._seen: list[bool] = []
         self._known: list[tuple[nn.Parameter, bool]] = []
         self._places: list[int] = []
         self._plain: list[nn.Parameter] = []
@@ -68,7 +70,23 @@ class TrainableSet:
         """Look at the parameters again, and return True if others train than before."""
         self.list_again()
         # In each step, so without Python code for each parameter.
+        self._seen = list(map(_TRAINS, self.all))
+        return self._follow(self._seen)
+
+    def see(self) -> None:
+        """Look at the parameters in a further pass of a step, for `follow_seen`."""
+        self.list_again()
         flags = list(map(_TRAINS, self.all))
+        if flags != self._seen:
+            self._seen = _either(self._seen, flags)
+
+    def follow_seen(self) -> bool:
+        """Look at the parameters in a further pass of a step, and return True if one trains that did not before."""
+        self.see()
+        return self._follow(_either(self._flags, self._seen))
+
+    def _follow(self, flags: list[bool]) -> bool:
+        """Take the parameters with a flag as those that train, and return True if they are others than before."""
         # Only a parameter whose values are elsewhere may have another node.
         places = list(map(torch.Tensor.data_ptr, self._plain))
         if self._listed == self._followed and flags == self._flags and places == self._places:
@@ -86,11 +104,11 @@ class TrainableSet:
             )
         ):
             return False
-        before = {id(one): trains for one, trains in self._known}
+        before, now = ({id(one): trains for one, trains in known} for known in (self._known, found))
         self.changed = [
             name
             for name, one in self._model.named_parameters()
-            if before.get(id(one)) is not one.requires_grad
+            if before.get(id(one)) is not now.get(id(one))
         ]
         self._known = found
         self.parameters = [one for one, trains in found if trains]
@@ -105,7 +123,10 @@ class TrainableSet:
             PeersLost: a peer is gone.
             RuntimeError: other parameters train on a peer.
         """
-        changed = self.follow()
+        self.list_again()
+        flags = list(map(_TRAINS, self.all))
+        before, self._seen = self._seen, flags
+        changed = self._follow(_either(before, flags))
         if exchange is not None:
             exchange.tell(self.digest)
             if changed:
@@ -117,6 +138,22 @@ class TrainableSet:
         if not any(_has_hook(one) for one in self.parameters):
             return ""
         return next(name for name, one in self._model.named_parameters() if _has_hook(one))
+
+
+@contextmanager
+def unfrozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Let the frozen ones of these parameters train within the block."""
+    frozen = [one.requires_grad_() for one in parameters if not one.requires_grad]
+    try:
+        yield
+    finally:
+        for one in frozen:
+            one.requires_grad = False
+
+
+def _either(some: list[bool], others: list[bool]) -> list[bool]:
+    """Return which parameters have one of two flags; those of `others` if layers were added or replaced."""
+    return list(map(or_, some, others)) if some != others and len(some) == len(others) else others
 
 
 def _node_of(parameter: nn.Parameter) -> Any:

@@ -15,16 +15,21 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from headway.train.gradients.trainable import unfrozen
+
 NOTHING = -0.0
 
 
 class UnusedParameters:
-    """The parameters of a DDP model without a gradient in the present backward pass."""
+    """The parameters of a DDP model without a gradient in the present backward pass.
 
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+    `averaged` have the average of an earlier pass of the present batch, in which other parameters were reduced.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], averaged: Sequence[nn.Parameter] = ()) -> None:
         self._parameters = parameters
-        self.reduced = False
-        """True once a backward pass has averaged the gradient of the present batch."""
+        self.averaged = averaged
+        """Parameters whose gradient is the average of the present batch; none before its first complete pass."""
         self._kept: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._left: set[nn.Parameter] = set()
         self._without: set[nn.Parameter] = set()
@@ -55,7 +60,7 @@ class UnusedParameters:
 
     def finish(self) -> None:
         """Add what earlier passes of the batch averaged to the average of the pass that has ended."""
-        self.reduced = True
+        self.averaged = self._parameters
         while self._kept:
             parameter, earlier = self._kept.pop()
             if parameter.grad is None:
@@ -64,11 +69,11 @@ class UnusedParameters:
                 parameter.grad.add_(earlier)
 
     def _begin_backward(self, _gradient: torch.Tensor) -> None:
-        if self.reduced:  # DDP would average the average of an earlier pass again, by the weights of this one
-            self.reduced = False
-            self._kept = [(one, one.grad.clone()) for one in self._parameters if one.grad is not None]
-            for parameter, _ in self._kept:
-                parameter.grad = None
+        # DDP would average the average of an earlier pass again, by the weights of this one.
+        self._kept = [(one, one.grad.clone()) for one in self.averaged if one.grad is not None]
+        self.averaged = ()
+        for parameter, _ in self._kept:
+            parameter.grad = None
         torch.autograd.Variable._execution_engine.queue_callback(self._complete)  # noqa: SLF001
 
     def _complete(self) -> None:
@@ -76,8 +81,9 @@ class UnusedParameters:
         unused = [one for one in self._parameters if one in self._left]
         if not unused:
             return
-        # DDP completes its average within this pass.
-        torch.autograd.backward(unused, [torch.full_like(one, NOTHING) for one in unused])
+        # DDP completes its average within this pass, also that of parameters that the script has frozen for it.
+        with unfrozen(unused):
+            torch.autograd.backward(unused, [torch.full_like(one, NOTHING) for one in unused])
         fresh = [one for one in unused if one in self._without and one.grad is not None]
         if not fresh:
             return

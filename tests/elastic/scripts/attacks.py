@@ -98,7 +98,7 @@ def clamp(parameter: torch.Tensor) -> None:
 run = headway.init(timeout_s=60)
 torch.manual_seed(3)
 inputs = torch.randn(60, 4, dtype=torch.float64)
-game = kind.startswith("game")
+game = "game" in kind
 net: Any = (Game() if game else Net()).double()
 rate: Any = torch.tensor(0.05, dtype=torch.float64) if kind == "tensor rate" else 0.05
 trained = net.judges if game else net
@@ -122,7 +122,7 @@ if kind == "lookahead":
 if kind == "scaler":
     more = [torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)]
 model, optimizer, *more = run.prepare(net, plain, *more)
-data = run.indices(60, global_batch=12, max_local_batch=12 if kind == "game in turns" else 4, seed=7)
+data = run.indices(60, global_batch=12, max_local_batch=12 if "turns" in kind else 4, seed=7)
 faults = Faults(run)
 
 
@@ -152,6 +152,13 @@ def change() -> None:
         net.to(torch.float32).to(torch.float64)  # which makes new nodes for the gradients
 
 
+def train_only(part: nn.Module) -> None:
+    """Freeze the other part of a game for its next pass, as pix2pix and Lightning's `toggle_optimizer` do."""
+    if "frozen" in kind:
+        net.requires_grad_(requires_grad=False)
+        part.requires_grad_()
+
+
 for step in run.train_steps(STEPS):
     faults.in_body()
     if step == CHANGE_AT:
@@ -159,12 +166,14 @@ for step in run.train_steps(STEPS):
     for indices in data:
         batch = inputs[indices]
         if game:
+            train_only(net.judges)
             judged = model(batch, batch + 1)
             judged.backward()
-            if kind == "game in turns":
+            if "turns" in kind:
                 optimizer.step()
+            train_only(net.makes)
             model(batch, None).backward()
-            if kind == "game together":
+            if "turns" not in kind:
                 optimizer.step()
             more[0].step()
             optimizer.zero_grad()

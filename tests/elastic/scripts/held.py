@@ -2,7 +2,7 @@
 
     held.py SCRIPT [ARGUMENTS]
 
-Rank 0 waits before a forward pass of training, as `Faults` says. The script runs in the folder `HELD_IN`, if it is set.
+Rank 0 waits before a forward pass of training, as `Faults` says, except one for a loss (manual optimization). The script runs in the folder `HELD_IN`, if it is set.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Present:
 faults = Faults(Present())
 
 
-def hold(module: nn.Module, _inputs: Any) -> None:
-    if isinstance(module, ElasticModule) and torch.is_grad_enabled():
+def hold(module: nn.Module, inputs: Any) -> None:
+    of_loss = any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs)
+    if isinstance(module, ElasticModule) and torch.is_grad_enabled() and not of_loss:
         faults.in_body()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -206,15 +207,21 @@ def test_what_does_not_go_together_is_refused(arguments: dict[str, Any], complai
         fit(make_run(), **arguments)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_manual_optimization_is_refused_with_the_way_out(count: int) -> None:
+def test_max_steps_is_refused_in_manual_optimization() -> None:
     module, run = new_module(), make_run()
     module.automatic_optimization = False
-    module.configure_optimizers = lambda: [torch.optim.SGD(module.parameters(), lr=0.1) for _ in range(count)]
-    with pytest.raises(
-        ValueError, match=rf"gives {count} and automatic_optimization is False: .*resize: restart"
-    ):
-        new_trainer(run, max_epochs=1).fit(module, run.loader(data(), global_batch=4))
+    with pytest.raises(ValueError, match="max_steps counts the steps of every optimizer"):
+        new_trainer(run, max_steps=3).fit(module, run.loader(data(), global_batch=4))
+
+
+def test_scaled_losses_of_several_optimizers_are_refused() -> None:
+    module, run = new_module(), make_run()
+    module.automatic_optimization = False
+    module.configure_optimizers = lambda: [torch.optim.SGD(module.parameters(), lr=0.1) for _ in range(2)]
+    plugins = importlib.import_module("lightning.pytorch.plugins")
+    half = plugins.MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    with pytest.raises(ValueError, match="16-mixed scales the losses of one optimizer"):
+        new_trainer(run, max_epochs=1, plugins=[half]).fit(module, run.loader(data(), global_batch=4))
 
 
 def test_other_training_data_are_refused() -> None:
