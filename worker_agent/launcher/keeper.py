@@ -342,6 +342,9 @@ class Keeper:
                 "signal": -code if code < 0 else None,
                 "signalled": rank in run.signalled,
             }
+            for session in run.sessions:
+                if session.rank == rank:
+                    session.kill()
         for run in self._kept.values():
             for session in [one for one in run.sessions if one.pid == pid]:
                 session.ended(code)
@@ -375,7 +378,7 @@ class Keeper:
             run.store_until_s = run.store_until_s or boot_s() + (STORE_LINGER_S if run.store_lingers else 0.0)
             if boot_s() >= run.store_until_s or not connections.has_remote_clients(run.store_port):
                 os.kill(run.store, signal.SIGKILL)
-        if not remains and run.store is None and self._removed(run, None):
+        if not (remains or run.sessions) and run.store is None and self._removed(run, None):
             if run.group is not None:
                 control_groups.remove(run.group)
             if run.uid is not None:

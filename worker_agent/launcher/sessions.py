@@ -1,7 +1,6 @@
 """Commands that people run beside a living rank, in its place: `LaunchPlan` of the run, streams of the caller.
 
-A command belongs to the generation of its run. It never outlives the run's last rank, or its own rank in a
-live run, because the launcher counts it among the processes that the rank left behind.
+A command never outlives its rank. Processes that it has moved to groups of their own count as left behind by the rank.
 """
 
 from __future__ import annotations

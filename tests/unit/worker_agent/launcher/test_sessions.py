@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from worker_agent.host.folders import StateFolder, boot_s, write_json
+from worker_agent.host.folders import StateFolder, boot_s, read_json, write_json
 from worker_agent.launcher.keeper import CannotStart, Keeper
 from worker_agent.launcher.preload import Preloaded
-from worker_agent.launcher.protocol import LaunchPlan
+from worker_agent.launcher.protocol import Execute, Inbox, LaunchPlan, Lease, encode
 from worker_agent.launcher.sessions import Streams
 
 RUN = "job/1"
@@ -21,19 +23,28 @@ RUN = "job/1"
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Keeper:
+    return made_keeper(tmp_path)
+
+
+def made_keeper(tmp_path: Path, *, ranks: int = 1) -> Keeper:
     state = StateFolder(tmp_path)
     state.make()
     folder = state.run(RUN)
     folder.path.mkdir(parents=True)
     plan = LaunchPlan(
         argv=("/bin/sleep", "60"), how="spawn", cwd=str(tmp_path), threads=1, store_host=None, store_port=1,
-        node_count=1, ranks={0: {"RANK": "0", "PATH": os.defpath}},
+        node_count=1, ranks={rank: {"RANK": str(rank), "PATH": os.defpath} for rank in range(ranks)},
     )  # fmt: skip
     write_json(folder.launch, plan.to_json())
     keeper = Keeper(state, Preloaded(has_torch=False, no_fork="a test"), lambda _: None, lambda: None)
     keeper.renew(boot_s() + 60)
     assert keeper.start(RUN).how == "spawn"
     return keeper
+
+
+def rank_pid(tmp_path: Path, rank: int) -> int:
+    pid: int = read_json(StateFolder(tmp_path).run(RUN).pid(rank))["pid"]
+    return pid
 
 
 def execute(keeper: Keeper, rank: int, *argv: str, given: bytes = b"") -> tuple[int, list[int]]:
@@ -80,3 +91,58 @@ def test_command_of_absent_rank_is_refused(keeper: Keeper) -> None:
         execute(keeper, 1, "/bin/true")
     assert refused.value.retryable
     keeper.kill(RUN)
+
+
+def test_command_without_environment_ends_with_its_own_rank(tmp_path: Path) -> None:
+    keeper = made_keeper(tmp_path, ranks=2)
+    pid, ends = execute(keeper, 0, "/usr/bin/env", "-i", "/bin/sleep", "60")
+    os.kill(rank_pid(tmp_path, 0), signal.SIGKILL)
+    end(keeper, rank_pid(tmp_path, 0))
+    end(keeper, pid)
+    assert json.loads(read_all(ends)[2]) == {"exit_code": None, "signal": signal.SIGKILL}
+    keeper.kill(RUN)
+
+
+def test_run_is_not_over_before_the_end_of_its_commands_is_told(keeper: Keeper, tmp_path: Path) -> None:
+    pid, ends = execute(keeper, 0, "/bin/sleep", "60")
+    keeper.kill(RUN)
+    rank = rank_pid(tmp_path, 0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    os.waitid(os.P_PID, rank, os.WEXITED | os.WNOWAIT)
+    keeper._collect(rank)  # noqa: SLF001  # the command has ended, too, but is not reaped
+    keeper.tick()
+    assert keeper.names() == (RUN,)
+    keeper.reap()
+    keeper.tick()
+    assert keeper.names() == ()
+    assert json.loads(read_all(ends)[2]) == {"exit_code": None, "signal": signal.SIGKILL}
+
+
+def test_long_order_arrives_with_its_descriptors_and_so_do_those_around_it() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    orders = [
+        Execute(RUN, 0, name, (argument,))
+        for name, argument in (("a", "é" * 8_000), ("b", "\U0001f600" * 8_000), ("c", "short"))
+    ]
+    pipes = [os.pipe() for _ in orders]
+
+    def send() -> None:
+        with ours:
+            for order, (_, writer) in zip(orders, pipes, strict=True):
+                ours.sendall(encode(Lease(1.0)))
+                socket.send_fds(ours, [encode(order)], [writer])
+                os.close(writer)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    inbox, found = Inbox(), []
+    while (received := inbox.receive(theirs)) is not None:
+        found += received
+    sender.join()
+    theirs.close()
+    assert [message for message, _ in found if isinstance(message, Execute)] == orders
+    assert [len(held) for _, held in found] == [0, 1] * 3
+    for number, (writer,) in enumerate(held for _, held in found if held):
+        os.write(writer, b"x")
+        os.close(writer)
+        assert read_all([pipes[number][0]]) == [b"x"]
