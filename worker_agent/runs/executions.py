@@ -23,6 +23,7 @@ from headway.contract.agents import ExecCommand
 from headway.contract.executions import (
     MAX_OUTPUT_BYTES,
     MAX_PART_BYTES,
+    MAX_PARTS,
     ExecutionEnd,
     ExecutionOutcome,
     ExecutionReply,
@@ -98,9 +99,9 @@ class Executions:
         except (Unreachable, NotJoined, Refused) as error:
             orders.end_command(command.execution)
             _log.warning("gave up a command beside a rank", execution=command.execution, error=str(error))
-        except OSError as error:
+        except Exception:  # noqa: BLE001  # whatever it is, the command must not run on without its reports
             orders.end_command(command.execution)
-            _log.error("a command beside a rank failed", execution=command.execution, error=str(error))
+            _log.exception("a command beside a rank failed", execution=command.execution)
 
     def _refusal(self, command: ExecCommand, run: Run | None) -> str | None:
         """Return why the command cannot start; None if it can."""
@@ -212,7 +213,7 @@ class _Command:
             )
             self._orders.start_command(order, theirs, env)
             self._pass_on(selector)
-            self._report([self._part(name, b"", last=True) for name in self._streams])
+            self._report([part for name in self._streams for part in self._parts(name, b"", last=True)])
         return self._killed or self._end()
 
     def _pass_on(self, selector: selectors.BaseSelector) -> None:
@@ -224,7 +225,9 @@ class _Command:
             ready = {key.data: key for key, _ in selector.select(wait_s)}
             # The status is read first: output that is in the pipes by then is complete.
             ended = "status" in ready and not self._read_status(ready.pop("status").fd)
-            self._report([self._read(selector, key) for key in ready.values()], heartbeat=not ready)
+            self._report(
+                [part for key in ready.values() for part in self._read(selector, key)], heartbeat=not ready
+            )
             if ended:
                 break
             self._judge(deadline_s)
@@ -234,7 +237,7 @@ class _Command:
                 if time.monotonic() > give_up_s:
                     return
         while left := [key for key, _ in selector.select(0) if key.data != "status"]:
-            self._report([self._read(selector, key) for key in left])
+            self._report([part for key in left for part in self._read(selector, key)])
             self._judge(deadline_s)
             if self._killed is not None:
                 return
@@ -260,21 +263,26 @@ class _Command:
         self._status += data
         return data
 
-    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> OutputPart:
-        # Half a part, since the stream may have held bytes back.
-        data = os.read(key.fd, MAX_PART_BYTES // 2)
+    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> list[OutputPart]:
+        data = os.read(key.fd, MAX_PART_BYTES)
         if not data:
             selector.unregister(key.fd)
-        return self._part(key.data, data)
+        return self._parts(key.data, data)
 
-    def _part(self, name: Any, data: bytes, *, last: bool = False) -> OutputPart:
-        return OutputPart(stream=name, data=self._streams[name].feed(data, last=last))
+    def _parts(self, name: Any, data: bytes, *, last: bool = False) -> list[OutputPart]:
+        shown = self._streams[name].feed(data, last=last)  # with what was held back: as much as the longest secret
+        return [
+            OutputPart(stream=name, data=shown[begin : begin + MAX_PART_BYTES])
+            for begin in range(0, len(shown), MAX_PART_BYTES)
+        ]
 
     def _report(self, parts: Sequence[OutputPart], *, heartbeat: bool = False) -> None:
-        parts = [] if self._killed is not None else [part for part in parts if part.data]
+        parts = [] if self._killed is not None else parts
         self._sent_bytes += sum(len(part.data) for part in parts)
-        if parts or heartbeat:
-            self._reports.output(parts)
+        for begin in range(0, len(parts), MAX_PARTS):
+            self._reports.output(parts[begin : begin + MAX_PARTS])
+        if heartbeat:
+            self._reports.output(())
 
     def _end(self) -> ExecutionEnd:
         try:
