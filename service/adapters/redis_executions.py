@@ -46,7 +46,9 @@ class RedisExecutions(Executions):
         async with _answers():
             if (known := await self._redis.hget(key, "job_id")) is not None:
                 if known != execution.job_id.encode():
-                    raise IdempotencyConflict(f"the id {execution.id} is that of another command; take a new one")
+                    raise IdempotencyConflict(
+                        f"the id {execution.id} is that of another command; take a new one"
+                    )
                 return  # a repeated request
             async with self._redis.pipeline() as pipeline:
                 fields: dict[Any, Any] = asdict(execution)

@@ -270,7 +270,8 @@ class _Command:
         return self._parts(key.data, data)
 
     def _parts(self, name: Any, data: bytes, *, last: bool = False) -> list[OutputPart]:
-        shown = self._streams[name].feed(data, last=last)  # with what was held back: as much as the longest secret
+        # With what was held back, which may be as long as the longest secret.
+        shown = self._streams[name].feed(data, last=last)
         return [
             OutputPart(stream=name, data=shown[begin : begin + MAX_PART_BYTES])
             for begin in range(0, len(shown), MAX_PART_BYTES)

@@ -103,21 +103,6 @@ def test_command_without_environment_ends_with_its_own_rank(tmp_path: Path) -> N
     keeper.kill(RUN)
 
 
-def test_run_is_not_over_before_the_end_of_its_commands_is_told(keeper: Keeper, tmp_path: Path) -> None:
-    pid, ends = execute(keeper, 0, "/bin/sleep", "60")
-    keeper.kill(RUN)
-    rank = rank_pid(tmp_path, 0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    os.waitid(os.P_PID, rank, os.WEXITED | os.WNOWAIT)
-    keeper._collect(rank)  # noqa: SLF001  # the command has ended, too, but is not reaped
-    keeper.tick()
-    assert keeper.names() == (RUN,)
-    keeper.reap()
-    keeper.tick()
-    assert keeper.names() == ()
-    assert json.loads(read_all(ends)[2]) == {"exit_code": None, "signal": signal.SIGKILL}
-
-
 def test_long_order_arrives_with_its_descriptors_and_so_do_those_around_it() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     orders = [

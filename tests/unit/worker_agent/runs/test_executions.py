@@ -101,7 +101,7 @@ class Launcher:
         stdin, stdout, stderr, status = streams
 
         def run() -> None:
-            with open(stdout, "wb") as file:
+            with os.fdopen(stdout, "wb") as file:
                 file.write(self._text)
             os.write(status, json.dumps({"exit_code": 0, "signal": None}).encode())
             for descriptor in (stdin, stderr, status):
