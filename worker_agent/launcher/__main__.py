@@ -148,7 +148,7 @@ class Server:
             case Kill(run):
                 self._keeper.kill(run)
             case Execute() if len(descriptors) == 4 + message.secrets:
-                self._execute(message, descriptors)
+                self._execute(client, message, descriptors)
             case EndCommand(command):
                 self._keeper.end_command(command)
             case Shutdown() if not self._keeper.names():
@@ -156,12 +156,14 @@ class Server:
             case _:
                 _log.warning("ignored: %s", type(message).__name__)  # its arguments may have secrets
 
-    def _execute(self, order: Execute, descriptors: list[int]) -> None:
+    def _execute(self, client: socket.socket, order: Execute, descriptors: list[int]) -> None:
         streams = Streams(**dict(zip(("stdin", "stdout", "stderr", "status"), descriptors, strict=False)))
         del descriptors[:4]  # the keeper closes them
         secrets = descriptors[0] if descriptors else None
         try:
-            self._keeper.execute(order.run, order.rank, order.argv, streams, secrets, command=order.command)
+            self._keeper.execute(
+                order.run, order.rank, order.argv, streams, secrets, command=order.command, owner=client
+            )
         except (CannotStart, OSError) as error:
             _log.warning("refused a command beside %s: %s", order.run, error)
 
@@ -177,7 +179,7 @@ class Server:
             inbox.close()
             self._selector.unregister(client)
             client.close()
-            self._keeper.end_commands()
+            self._keeper.end_commands(client)
 
     def _changed(self, run: str) -> None:
         for client in list(self._clients):

@@ -43,6 +43,8 @@ _REPORT_EVERY_S: Final = 1.0
 _UNREACHABLE_S: Final = 20.0
 """Time without an answer of the service after which a command is killed; the service gives the agent up after 30 s."""
 _KILLED_WITHIN_S: Final = 10.0
+_SMALL_REPORTS: Final = 1_000
+"""Small reports after which there is at most one a second, so that a day of them has less than 100,000."""
 
 
 class Sink(Protocol):
@@ -191,6 +193,8 @@ class _Command:
         self._orders = orders
         self._streams = {"stdout": MaskedStream(redactor), "stderr": MaskedStream(redactor)}
         self._sent_bytes = 0
+        self._small_reports = 0
+        self._was_small = False
         self._killed: ExecutionEnd | None = None
         self._status = b""
 
@@ -201,23 +205,27 @@ class _Command:
             Unreachable, NotJoined, Refused: its output cannot be reported.
         """
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
+            readers: dict[str, int] = {}
             theirs = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
             for name in ("stdout", "stderr", "status"):
                 ours, end = os.pipe()
                 stack.callback(os.close, ours)
                 os.set_blocking(ours, False)
                 selector.register(ours, selectors.EVENT_READ, name)
+                readers[name] = ours
                 theirs.append(end)
             order = Execute(
                 run, self._command.rank, self._command.execution, tuple(self._command.argv), secrets=bool(env)
             )
             self._orders.start_command(order, theirs, env)
-            self._pass_on(selector)
+            status = stack.enter_context(selectors.DefaultSelector())
+            status.register(readers["status"], selectors.EVENT_READ)
+            self._pass_on(selector, status)
             self._report([part for name in self._streams for part in self._parts(name, b"", last=True)])
         return self._killed or self._end()
 
-    def _pass_on(self, selector: selectors.BaseSelector) -> None:
-        """Report output until the status pipe ends, then what the pipes still hold."""
+    def _pass_on(self, selector: selectors.BaseSelector, status: selectors.BaseSelector) -> None:
+        """Report output until the status pipe ends, then what the pipes still hold. `status` has only that pipe."""
         deadline_s = time.monotonic() + self._command.timeout_s
         give_up_s: float | None = None
         while True:
@@ -231,6 +239,8 @@ class _Command:
             if ended:
                 break
             self._judge(deadline_s)
+            if self._was_small and self._killed is None:
+                status.select(min(self._pause_s(), max(0.0, deadline_s - time.monotonic())))
             if self._killed is not None:
                 give_up_s = give_up_s or time.monotonic() + _KILLED_WITHIN_S
                 deadline_s = give_up_s
@@ -241,6 +251,10 @@ class _Command:
             self._judge(deadline_s)
             if self._killed is not None:
                 return
+
+    def _pause_s(self) -> float:
+        """Return the time for which output is collected before the next report: longer after many small ones."""
+        return min(_REPORT_EVERY_S, self._small_reports / _SMALL_REPORTS * _REPORT_EVERY_S)
 
     def _judge(self, deadline_s: float) -> None:
         """Kill the command if it must not go on."""
@@ -279,7 +293,10 @@ class _Command:
 
     def _report(self, parts: Sequence[OutputPart], *, heartbeat: bool = False) -> None:
         parts = [] if self._killed is not None else parts
-        self._sent_bytes += sum(len(part.data) for part in parts)
+        size = sum(len(part.data) for part in parts)
+        self._sent_bytes += size
+        self._was_small = 0 < size < MAX_PART_BYTES // 4
+        self._small_reports += self._was_small
         for begin in range(0, len(parts), MAX_PARTS):
             self._reports.output(parts[begin : begin + MAX_PARTS])
         if heartbeat:

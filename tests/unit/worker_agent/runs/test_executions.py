@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
+import termios
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -135,6 +139,34 @@ def test_end_that_was_held_back_for_a_long_secret_arrives_in_several_parts(tmp_p
     end = service.reports[-1].end
     assert end is not None
     assert (end.outcome, end.exit_code) == (ExecutionOutcome.EXITED, 0)
+
+
+class Dripping(Launcher):
+    """Launcher whose command writes one byte whenever the last one was read, for a while."""
+
+    def start_command(self, order: Execute, streams: Sequence[int], env: Mapping[str, str]) -> None:
+        stdin, stdout, stderr, status = streams
+
+        def run() -> None:
+            until_s = time.monotonic() + 1.5
+            while time.monotonic() < until_s:
+                held = array.array("i", [0])
+                fcntl.ioctl(stdout, termios.FIONREAD, held)
+                if not held[0]:
+                    os.write(stdout, b".")
+            os.write(status, json.dumps({"exit_code": 0, "signal": None}).encode())
+            for descriptor in (stdin, stdout, stderr, status):
+                os.close(descriptor)
+
+        threading.Thread(target=run).start()
+
+
+def test_command_that_writes_byte_by_byte_makes_few_reports(tmp_path: Path) -> None:
+    service = Service(cancelled=False)
+    Executions(service, Held("a secret of the job")).begin(COMMAND, run_of(tmp_path), Dripping())
+    assert service.enough.wait(60)
+    assert service.reports[-1].end is not None
+    assert len(service.reports) < 100  # n reports take n² / 2000 s
 
 
 def test_command_whose_thread_fails_is_killed(tmp_path: Path) -> None:
