@@ -172,6 +172,9 @@ RANK = {
     "HEADWAY_ATTEMPT": "Number of starts so far, including this one.",
     "HEADWAY_GENERATION": "Generation for which the process was started; unlike `run.generation`, it stays.",
     "HEADWAY_MEMBER": "Permanent name of the process: that generation and its rank there.",
+    "HEADWAY_BESIDE": "Only in a command of [`headway exec`](../guides/commands.md), which lacks the variables for joining: control folder of "
+    "the ranks.",
+    "HEADWAY_COMMAND": "Only there: id of the command.",
     "HEADWAY_JOINS": "`1` if the process joins a running training; otherwise unset.",
     "HEADWAY_REACH": "Addresses that a joining process must reach: the stores of the present members' nodes.",
     "HEADWAY_OUTPUT_DIR": "Output folder, with the same files on every node of the job.",

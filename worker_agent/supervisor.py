@@ -411,7 +411,7 @@ class Supervisor:
                 if (run_changed := self._runs.named(name)) is not None:
                     self._read_run_files(run_changed)
             case _:
-                _log.warning("ignored an unknown message of the launcher", message=message)
+                _log.warning("ignored an unknown message of the launcher", message=type(message).__name__)
 
     def _resume(self, run: Run, kept: Sequence[str]) -> None:
         """Resume a live run with a newly connected launcher, which has processes of the runs in `kept`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, Field
 
 from headway.contract.values.text import PrintedText
 
 ProbeKind = Literal["files", "processes", "sockets", "signals", "memory", "kernel"]
-PROBE_KINDS: tuple[ProbeKind, ...] = ("files", "processes", "sockets", "signals", "memory", "kernel")
+PROBE_KINDS: tuple[ProbeKind, ...] = get_args(ProbeKind)
 
 
 class ProbeResult(BaseModel):

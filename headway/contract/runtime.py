@@ -60,6 +60,19 @@ ENV_REACH = "HEADWAY_REACH"
 """Stores (`host:port`) of the present members' nodes, separated by commas, which a new member must reach to start."""
 ENV_MEMBER = "HEADWAY_MEMBER"
 """`member_id` of the process. Its children inherit the variable, by which the agent finds leftover processes."""
+ENV_BESIDE = "HEADWAY_BESIDE"
+"""Control folder of the ranks, in a command that a user runs beside one (`headway exec`); such a process is no rank."""
+ENV_COMMAND = "HEADWAY_COMMAND"
+"""Id of the command that a user runs beside a rank. Its children inherit the variable, by which they are found."""
+MEMBERSHIP_VARIABLES = frozenset(
+    {
+        ENV_CONTROL, ENV_MEMBER, ENV_GENERATION, ENV_JOINS, ENV_REACH, ENV_CHECKPOINT_URI, ENV_CHECKPOINT_NAME,
+        ENV_TRACKERS, "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE",
+        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+    }
+)  # fmt: skip
+"""Variables through which a process acts as its rank: joins the others, reports for it, and saves its checkpoints."""
 
 STORAGE_FILE = "storage.json"
 """File in the control folder with `contract.credentials.StorageCredentials`, which the agent replaces before they expire."""

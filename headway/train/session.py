@@ -13,7 +13,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-from headway.contract.runtime import Hello
+from headway.contract.runtime import ENV_BESIDE, Hello
+from headway.errors import HeadwayError
 from headway.preemption import StopRequest
 from headway.train.assembly import assemble_training
 from headway.train.checkpoint.replica import Place, Stateful
@@ -55,10 +56,16 @@ def init(*, timeout_s: float = 300.0, collective: str | None = None) -> Run:
             GPUs, gloo on CPUs. It must be the same on every rank.
 
     Raises:
+        HeadwayError: the process is a command of `headway exec`.
         ValueError: an environment variable has an invalid value.
         CollectiveUnavailable: the backend is not installed, or does not work here.
         TrackerUnavailable: the job asks for a tracker whose package is not installed, or without its address.
     """
+    if os.environ.get(ENV_BESIDE):
+        raise HeadwayError(
+            "This process is a command beside a rank (headway exec), so it cannot take part in the job's training.",
+            f"To train alone here, unset {ENV_BESIDE} and RANK; to train with slots of its own, use headway submit.",
+        )
     environment = Environment.read(os.environ)
     stop = StopRequest(environment.stop_announcement)
     stop.listen(for_threads=True)

@@ -22,7 +22,7 @@ from headway.contract.executions import (
     ExecutionOutcome,
     ExecutionReport,
 )
-from service.domain.shared.errors import NotFound, TooLarge, TooManyCommands, Unavailable
+from service.domain.shared.errors import IdempotencyConflict, NotFound, TooLarge, TooManyCommands, Unavailable
 from service.usecases.ports.executions import Execution, Executions
 
 KEPT_S: Final = 600
@@ -44,7 +44,11 @@ class RedisExecutions(Executions):
     async def open(self, execution: Execution, most: int) -> None:
         key, of_job = _key(execution.id), _of_job(execution.job_id)
         async with _answers():
-            if await self._redis.exists(key):
+            if (known := await self._redis.hget(key, "job_id")) is not None:
+                if known != execution.job_id.encode():
+                    raise IdempotencyConflict(
+                        f"the id {execution.id} is that of another command; take a new one"
+                    )
                 return  # a repeated request
             async with self._redis.pipeline() as pipeline:
                 fields: dict[Any, Any] = asdict(execution)
@@ -91,15 +95,18 @@ class RedisExecutions(Executions):
         key = _key(execution.id)
         async with _answers():
             await self._redis.hsetnx(key, "claim", claim)
+            await self._redis.expire(key, KEPT_S)  # it may have expired just before
             return await self._goes_on(key, claim)
 
     async def append(self, execution: Execution, report: ExecutionReport) -> bool:
         key, output = _key(execution.id), f"{_key(execution.id)}:output"
         size = sum(len(part.data) for part in report.parts)
         async with _answers():
-            claimed, stored = await self._redis.hmget(key, "claim", "bytes")
+            claimed, stored, ended = await self._redis.hmget(key, "claim", "bytes", "ended")
             if claimed != report.claim.encode():
                 raise NotFound(f"another start of an agent has claimed the command {execution.id}")
+            if ended is not None and report.sequence > int(ended):
+                raise NotFound(f"the command {execution.id} has ended")
             if int(stored or 0) + size > _LARGEST:
                 raise TooLarge(f"a command may have {MAX_OUTPUT_BYTES:,} bytes of output")
             goes_on = await self._goes_on(key, report.claim)
@@ -117,6 +124,7 @@ class RedisExecutions(Executions):
                 pipeline.expire(key, KEPT_S)
                 pipeline.expire(output, KEPT_S)
                 if report.end is not None:
+                    pipeline.hset(key, "ended", str(report.sequence))
                     pipeline.delete(f"{key}:alive")
                     pipeline.srem(_of_job(execution.job_id), execution.id)
                 elif goes_on:
@@ -136,6 +144,7 @@ class RedisExecutions(Executions):
     async def cancel(self, execution: Execution) -> None:
         async with _answers():
             await self._redis.hset(_key(execution.id), "cancelled", "1")
+            await self._redis.expire(_key(execution.id), KEPT_S)  # it may have expired just before
 
     async def read(self, execution_id: str, after: str) -> Sequence[ExecutionEvent]:
         key = _key(execution_id)

@@ -19,7 +19,7 @@ from headway.contract.executions import (
 )
 from service.adapters.redis import connect
 from service.adapters.redis_executions import RedisExecutions
-from service.domain.shared.errors import NotFound, TooLarge, TooManyCommands, Unavailable
+from service.domain.shared.errors import IdempotencyConflict, NotFound, TooLarge, TooManyCommands, Unavailable
 from service.usecases.ports.executions import Execution
 
 CLAIM = "0123456789abcdef"
@@ -127,6 +127,32 @@ async def test_output_beyond_the_limit_is_refused(client: Redis) -> None:
         await store.append(one, report(sequence, bytes(MAX_PART_BYTES)))
     with pytest.raises(TooLarge):
         await store.append(one, report(full + 1, b"a"))
+
+
+async def test_nothing_follows_the_end_but_its_own_repetition(client: Redis) -> None:
+    store, one = RedisExecutions(client), execution("x1")
+    await store.open(one, 4)
+    await store.claim(one, CLAIM)
+    for _ in range(2):
+        await store.append(one, report(1, end=END))
+    with pytest.raises(NotFound):
+        await store.append(one, report(2, end=END))
+    assert len(await store.read("x1", "0")) == 1
+
+
+async def test_id_of_a_command_of_another_job_is_refused_and_that_command_stays(client: Redis) -> None:
+    store, one = RedisExecutions(client), execution("x1")
+    await store.open(one, 4)
+    with pytest.raises(IdempotencyConflict):
+        await store.open(execution("x1", job="j2"), 4)
+    assert await store.find("x1") == one
+
+
+@pytest.mark.parametrize("late", ["claim", "cancel"])
+async def test_request_about_an_expired_command_leaves_nothing_for_ever(client: Redis, late: str) -> None:
+    store, one = RedisExecutions(client), execution("x1")
+    await (store.cancel(one) if late == "cancel" else store.claim(one, CLAIM))
+    assert await client.ttl("headway:execution:x1") > 0
 
 
 async def test_every_key_expires(client: Redis) -> None:

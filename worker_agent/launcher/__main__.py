@@ -20,10 +20,10 @@ from worker_agent.launcher.processes import adopt_orphans, descends, set_dumpabl
 from worker_agent.launcher.program import flush_and_exit
 from worker_agent.launcher.protocol import (
     Changed,
-    Decoder,
     EndCommand,
     Execute,
     Hello,
+    Inbox,
     Kill,
     Lease,
     Message,
@@ -42,9 +42,6 @@ ALONE_S = 30.0
 """Seconds that a launcher without runs waits for an agent before it exits."""
 _LOCK_WAIT_S = 10.0
 _ERROR_PAUSE_S = 0.1
-_READ_BYTES = 1 << 17
-"""Size of one read. An order with descriptors is shorter, so the descriptors arrive with the whole order."""
-_MAX_DESCRIPTORS = 5
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group id of a peer, as the kernel returns them."""
 
@@ -56,7 +53,7 @@ class Server:
         self._lock = lock
         self._selector = selectors.DefaultSelector()
         self._listener = listener
-        self._clients: dict[socket.socket, Decoder] = {}
+        self._clients: dict[socket.socket, Inbox] = {}
         self._woken, self._waker = socket.socketpair()
         for end in (self._listener, self._woken, self._waker):
             end.setblocking(False)  # noqa: FBT003
@@ -117,27 +114,24 @@ class Server:
             client.close()
             return
         client.settimeout(0.5)  # an agent that does not read is hung, but the lease must still be enforced
-        self._clients[client] = Decoder()
+        self._clients[client] = Inbox()
         self._selector.register(client, selectors.EVENT_READ)
 
     def _read(self, client: socket.socket) -> None:
-        descriptors: list[int] = []
         try:
-            # The data that arrives with a descriptor ends the bytes of one read, so the descriptor belongs to
-            # the last message.
-            data, descriptors, _, _ = socket.recv_fds(
-                client, _READ_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
-            messages = self._clients[client].feed(data)
+            received = self._clients[client].receive(client)
         except (OSError, ValueError) as error:
             _log.warning("closing the connection to an agent: %s", error)
-            data, messages = b"", []
-        if not data:
+            received = None
+        if received is None:
             self._drop(client)
-        for message in messages:
-            self._handle(client, message, descriptors if message is messages[-1] else [])
-        for descriptor in descriptors:
-            os.close(descriptor)
+        for message, descriptors in received or ():
+            try:
+                self._handle(client, message, descriptors)
+            except Exception:  # noqa: BLE001  # the next orders are to be carried out, and descriptors closed
+                _log.exception("an order failed: %s", type(message).__name__)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
     def _handle(self, client: socket.socket, message: Message, descriptors: list[int]) -> None:
         """Carry out an order. It removes the descriptors that it takes over from the list."""
@@ -154,20 +148,22 @@ class Server:
             case Kill(run):
                 self._keeper.kill(run)
             case Execute() if len(descriptors) == 4 + message.secrets:
-                self._execute(message, descriptors)
+                self._execute(client, message, descriptors)
             case EndCommand(command):
                 self._keeper.end_command(command)
             case Shutdown() if not self._keeper.names():
                 self._leaving = True
             case _:
-                _log.warning("ignored: %s", message)
+                _log.warning("ignored: %s", type(message).__name__)  # its arguments may have secrets
 
-    def _execute(self, order: Execute, descriptors: list[int]) -> None:
+    def _execute(self, client: socket.socket, order: Execute, descriptors: list[int]) -> None:
         streams = Streams(**dict(zip(("stdin", "stdout", "stderr", "status"), descriptors, strict=False)))
         del descriptors[:4]  # the keeper closes them
         secrets = descriptors[0] if descriptors else None
         try:
-            self._keeper.execute(order.run, order.rank, order.argv, streams, secrets, command=order.command)
+            self._keeper.execute(
+                order.run, order.rank, order.argv, streams, secrets, command=order.command, owner=client
+            )
         except (CannotStart, OSError) as error:
             _log.warning("refused a command beside %s: %s", order.run, error)
 
@@ -179,10 +175,11 @@ class Server:
             self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:
-        if self._clients.pop(client, None) is not None:
+        if (inbox := self._clients.pop(client, None)) is not None:
+            inbox.close()
             self._selector.unregister(client)
             client.close()
-            self._keeper.end_commands()
+            self._keeper.end_commands(client)
 
     def _changed(self, run: str) -> None:
         for client in list(self._clients):

@@ -16,13 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from headway.contract.runtime import ENV_JOB_NAME, EXIT_RETRY
+from headway.contract.runtime import ENV_BESIDE, ENV_COMMAND, ENV_JOB_NAME, EXIT_RETRY, MEMBERSHIP_VARIABLES
 from headway.lookups import ask_no_name_servers
 from worker_agent.host.folders import RunFolder, read_json
 from worker_agent.isolation import control_groups
 from worker_agent.launcher import confinement, containers, preload, program
 from worker_agent.launcher.commandline import How, PythonTarget, python_target
-from worker_agent.launcher.processes import die_with_parent, name_process, set_dumpable, title_process
+from worker_agent.launcher.processes import (
+    adopt_orphans,
+    die_with_parent,
+    name_process,
+    set_dumpable,
+    title_process,
+)
 from worker_agent.launcher.protocol import LaunchPlan
 from worker_agent.launcher.sessions import Streams
 
@@ -76,9 +82,18 @@ def run_rank(plan: LaunchPlan, how: How, rank: int, folder: RunFolder, secrets: 
 
 
 def run_command(
-    plan: LaunchPlan, rank: int, folder: RunFolder, secrets: int | None, argv: Sequence[str], streams: Streams
+    plan: LaunchPlan,
+    rank: int,
+    folder: RunFolder,
+    secrets: int | None,
+    argv: Sequence[str],
+    streams: Streams,
+    command: str,
 ) -> NoReturn:
-    """Turn this process into a command beside the rank, with its environment and confinement; never returns."""
+    """Turn this process into a command beside the rank, with its confinement; never returns.
+
+    It has the rank's environment without `MEMBERSHIP_VARIABLES`: a training script must not act as the rank.
+    """
     set_dumpable(yes=True)
     _reset_signals()
     streams.become_standard()
@@ -86,7 +101,10 @@ def run_command(
         for descriptor in (1, 2):
             os.fchown(descriptor, plan.confinement.uid, -1)  # programs reopen /dev/stdout
     env = _named_environment(plan, rank, folder, secrets, argv)
+    env = {name: value for name, value in env.items() if name not in MEMBERSHIP_VARIABLES}
+    env |= {ENV_BESIDE: str(folder.control), ENV_COMMAND: command}
     _enter_place(plan, rank)
+    adopt_orphans()  # the kernel keeps it across the execution
     _execute(argv, None, env)
 
 

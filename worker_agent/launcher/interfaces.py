@@ -33,6 +33,8 @@ _AT_CWD = -100
 _OWN_KEYS = -2
 _TRACE_ME, _SEIZE = 0, 0x4206
 """PTRACE_TRACEME and PTRACE_SEIZE."""
+_PIDFD_SEND_SIGNAL, _PIDFD_GETFD = 424, 438
+"""Numbers of system calls, the same on every architecture."""
 _MEMORY = ctypes.create_string_buffer(b"headway", 64)
 _NAMESPACES = {
     "user": 0x10000000, "mount": 0x20000, "network": 0x40000000, "process": 0x20000000, "IPC": 0x8000000,
@@ -136,7 +138,7 @@ def _open(path: str, flags: int) -> None:
 
 
 def _sockets() -> dict[str, Probe]:
-    """Return the probes of sockets that see or forge packets of others."""
+    """Return the probes of sockets that see or forge packets of others, or reach the kernel's ciphers."""
     kinds = {
         "raw IPv4": (2, 3, 1),
         "raw IPv4 of any protocol": (2, 3, 255),
@@ -145,6 +147,7 @@ def _sockets() -> dict[str, Probe]:
         "packets, cooked": (17, 2, 0x300),
         "packets of old programs": (2, 10, 0x300),
         "XDP": (44, 3, 0),
+        "ciphers of the kernel": (38, 5, 0),
     }
     return {
         name: lambda kind=kind: socket.socket(*kind).close()  # type: ignore[misc]
@@ -169,7 +172,7 @@ def _of_process(who: str, pid: int, numbers: Mapping[str, int]) -> dict[str, dic
 
     def take_file() -> None:
         process = os.pidfd_open(pid)
-        _call(438, _long(process), _long(0), _long(0))
+        _call(_PIDFD_GETFD, _long(process), _long(0), _long(0))
 
     return {
         "memory": {
@@ -188,7 +191,7 @@ def _of_process(who: str, pid: int, numbers: Mapping[str, int]) -> dict[str, dic
         },
         "signals": {
             f"signal {who}": lambda: os.kill(pid, 0),
-            f"signal {who} by its handle": lambda: _call(424, _long(os.pidfd_open(pid)), _long(0), None, _long(0)),
+            f"signal {who} by its handle": lambda: _call(_PIDFD_SEND_SIGNAL, _long(os.pidfd_open(pid)), _long(0), None, _long(0)),
             f"signal the group of {who}": lambda: os.killpg(os.getpgid(pid), 0),
         },
     }  # fmt: skip

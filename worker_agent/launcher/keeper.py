@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.contract.orders import member_id
-from headway.contract.runtime import ENV_CONTROL, ENV_MEMBER
+from headway.contract.runtime import ENV_BESIDE, ENV_CONTROL, ENV_MEMBER
 from worker_agent.host.folders import RunFolder, StateFolder, boot_s, read_json, write_json
 from worker_agent.isolation import control_groups
 from worker_agent.launcher import child, connections, leftovers, processes
@@ -68,9 +68,9 @@ class KeptRun:
     """Removal of the run's containers; None if ranks are processes of the host."""
 
     @property
-    def marker(self) -> str:
-        """Environment variable that every process of the run inherits."""
-        return f"{ENV_CONTROL}={self.folder.control}"
+    def markers(self) -> tuple[str, str]:
+        """Environment variables, one of which every process of a rank or of a command inherits."""
+        return (f"{ENV_CONTROL}={self.folder.control}", f"{ENV_BESIDE}={self.folder.control}")
 
     def set_ownership(self, plan: LaunchPlan) -> None:
         """Store the user, control group and containers by which the run's processes are found."""
@@ -159,11 +159,13 @@ class Keeper:
         secrets: int | None = None,
         *,
         command: str = "",
+        owner: object = None,
     ) -> int:
         """Run a command beside a living rank, in its environment and confinement. Return the command's pid.
 
         The keeper closes all four streams, now or when the command ends, also if it raises. A refusal is
-        also told through the status pipe. `command` is the id for `end_command`.
+        also told through the status pipe. `command` is the id for `end_command`,
+        and `owner` is the connection for `end_commands`.
 
         Raises:
             CannotStart: the rank does not live here, its run is being killed, it runs in a container, or the
@@ -171,13 +173,15 @@ class Keeper:
         """
         try:
             run, plan = self._beside(name, rank)
-            pid = self._fork(partial(child.run_command, plan, rank, run.folder, secrets, argv, streams))
+            pid = self._fork(
+                partial(child.run_command, plan, rank, run.folder, secrets, argv, streams, command)
+            )
         except BaseException as error:
             streams.refuse(str(error))
             raise
         finally:
             streams.close_standard()
-        run.sessions.append(Session(pid, rank, tuple(argv), streams.status, command))
+        run.sessions.append(Session(pid, rank, tuple(argv), streams.status, command, owner))
         run.groups.add(pid)
         return pid
 
@@ -187,10 +191,11 @@ class Keeper:
             if session.command == command:
                 session.kill()
 
-    def end_commands(self) -> None:
-        """Send SIGKILL to every command, because the agent that passes on their output is gone."""
+    def end_commands(self, owner: object) -> None:
+        """Send SIGKILL to the commands of a connection, because the agent that passes on their output is gone."""
         for session in self._sessions():
-            session.kill()
+            if session.owner is owner:
+                session.kill()
 
     def _sessions(self) -> list[Session]:
         return [session for run in self._kept.values() for session in run.sessions]
@@ -342,8 +347,13 @@ class Keeper:
                 "signal": -code if code < 0 else None,
                 "signalled": rank in run.signalled,
             }
+            for session in run.sessions:
+                if session.rank == rank:
+                    session.kill()
         for run in self._kept.values():
             for session in [one for one in run.sessions if one.pid == pid]:
+                for process in processes.leftovers((), session.markers):
+                    processes.kill(process)
                 session.ended(code)
                 run.sessions.remove(session)
                 run.groups.discard(pid)
@@ -375,7 +385,7 @@ class Keeper:
             run.store_until_s = run.store_until_s or boot_s() + (STORE_LINGER_S if run.store_lingers else 0.0)
             if boot_s() >= run.store_until_s or not connections.has_remote_clients(run.store_port):
                 os.kill(run.store, signal.SIGKILL)
-        if not remains and run.store is None and self._removed(run, None):
+        if not (remains or run.sessions) and run.store is None and self._removed(run, None):
             if run.group is not None:
                 control_groups.remove(run.group)
             if run.uid is not None:
@@ -386,7 +396,7 @@ class Keeper:
 
     def _remains(self, run: KeptRun) -> list[Process]:
         """Return leftover processes of a run whose ranks have ended, and kill those in its control group."""
-        found = processes.leftovers(run.groups, run.marker)
+        found = processes.leftovers(run.groups, run.markers)
         if run.group is not None and control_groups.members(run.group):
             control_groups.kill(run.group)
             found += processes.of(control_groups.members(run.group))
@@ -411,7 +421,7 @@ class Keeper:
 
     def _settle_ranks(self, name: str, run: KeptRun) -> None:
         """Kill leftover processes of ranks that ended, and mark the ranks without any as gone."""
-        remains = processes.leftovers(set(run.leaving.values()), run.marker)
+        remains = processes.leftovers(set(run.leaving.values()), run.markers)
         for rank, group in list(run.leaving.items()):
             marker = f"{ENV_MEMBER}={member_id(run.folder.generation, rank)}"
             own = [one for one in remains if one.group == group or processes.has_environment(one.pid, marker)]

@@ -8,7 +8,7 @@ import os
 import signal
 import struct
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -19,6 +19,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITIES_VERSION = 0x20080522
 _MOST_CAPABILITIES = 64
+_MOST_WALKS = 50
 _SHELLS = frozenset({"sh", "dash", "bash", "zsh", "ksh", "busybox"})
 _ARG_START, _ARG_END = 48, 49
 """Fields of `/proc/PID/stat`, counted from 1: the addresses where the command line begins and ends."""
@@ -107,13 +108,13 @@ def read(pid: int) -> Process | None:
     return Process(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))
 
 
-def leftovers(groups: Collection[int], marker: str) -> list[Process]:
-    """Return living processes in one of these groups, or with `marker` (`NAME=value`) in their initial environment.
+def leftovers(groups: Collection[int], markers: Collection[str]) -> list[Process]:
+    """Return living processes in one of these groups, or with a marker (`NAME=value`) in their initial environment.
 
-    The marker finds processes that moved to another session.
+    The markers find processes that moved to another session.
     """
     return [
-        process for process in _living() if process.group in groups or has_environment(process.pid, marker)
+        process for process in _living() if process.group in groups or has_environment(process.pid, *markers)
     ]
 
 
@@ -157,6 +158,32 @@ def descends(pid: int, ancestor: int) -> bool:
 def kill(process: Process) -> None:
     """Send SIGKILL, unless the pid belongs to another process by now."""
     send(process, signal.SIGKILL)
+
+
+def kill_tree(pid: int) -> None:
+    """Send SIGKILL to a process that adopts orphans and to all its descendants, whatever session they are in.
+
+    They are stopped first, until none is new, so that none can start another one that is missed.
+    """
+    stopped: set[Process] = set()
+    for _ in range(_MOST_WALKS):
+        tree = {replace(one, state="") for one in _tree(pid)}
+        if tree <= stopped:
+            break
+        for process in tree - stopped:
+            send(process, signal.SIGSTOP)
+        stopped |= tree
+    for process in stopped:
+        kill(process)
+
+
+def _tree(pid: int) -> list[Process]:
+    """Return a process and its descendants, those that live."""
+    living = _living()
+    found = [one for one in living if one.pid == pid]
+    for one in found:  # the list grows
+        found += [child for child in living if child.parent == one.pid]
+    return found
 
 
 def send(process: Process, number: signal.Signals) -> None:
@@ -261,12 +288,13 @@ def _handles(pid: int, number: signal.Signals) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def has_environment(pid: int, marker: str) -> bool:
-    """Return True if the process was started with `marker` (`NAME=value`) in its environment."""
+def has_environment(pid: int, *markers: str) -> bool:
+    """Return True if the process was started with one of the markers (`NAME=value`) in its environment."""
     try:
-        return marker.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
+    return any(marker.encode() in variables for marker in markers)
 
 
 def _open_files() -> Iterator[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,8 @@ from worker_agent.launcher.commandline import How
 from worker_agent.launcher.confinement import Confinement, known_fields
 from worker_agent.launcher.containers import Container
 
+_READ_BYTES = 1 << 17
+_MAX_DESCRIPTORS = 5
 _START_VARIABLES = frozenset({"PATH", "PYTHONPATH"})
 """Variables of a rank in which the launcher looks for its program and its modules."""
 
@@ -176,6 +179,54 @@ class Decoder:
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [_decode(line) for line in lines]
+
+    @property
+    def is_within(self) -> bool:
+        """True if a message has arrived in part."""
+        return bool(self._rest)
+
+
+class Inbox:
+    """Messages that arrive through one connection, each with its descriptors.
+
+    The kernel passes a long message on in pieces, its descriptors with the first, which ends a read.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = Decoder()
+        self._waiting: list[int] = []
+        """Descriptors of a message that has arrived in part."""
+
+    def receive(self, connection: socket.socket) -> list[tuple[Message, list[int]]] | None:
+        """Return the messages that are complete now, with open descriptors; None at the end of the connection.
+
+        Raises:
+            OSError, ValueError: the connection is lost, or has something else than messages.
+        """
+        data, arrived, _, _ = socket.recv_fds(
+            connection, _READ_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
+        earlier, self._waiting = self._waiting, arrived
+        try:
+            messages = self._decoder.feed(data)
+        except ValueError:
+            self._waiting += earlier
+            raise
+        if not messages:
+            self._waiting += earlier
+            return [] if data else None
+        held: list[list[int]] = [[] for _ in messages]
+        held[0] += earlier
+        if not self._decoder.is_within:
+            held[-1] += arrived
+            self._waiting = []
+        return list(zip(messages, held, strict=True))
+
+    def close(self) -> None:
+        """Close the descriptors of a message that never became complete."""
+        for descriptor in self._waiting:
+            os.close(descriptor)
+        self._waiting = []
 
 
 def _decode(line: bytes) -> Message:

@@ -1,7 +1,7 @@
 """Commands that people run beside a living rank, in its place: `LaunchPlan` of the run, streams of the caller.
 
-A command belongs to the generation of its run. It never outlives the run's last rank, or its own rank in a
-live run, because the launcher counts it among the processes that the rank left behind.
+A command never outlives its rank. It adopts its orphaned descendants, so that all of them are found when it is killed, in
+whatever session they are. Those that outlive the end of the command itself are found by a variable of their environment.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from headway.contract.runtime import ENV_COMMAND
+from worker_agent.launcher import processes
 
 MAX_SESSIONS = 8
 """Most commands at one time on a node. Each holds a file descriptor of the launcher."""
@@ -57,9 +60,17 @@ class Session:
     status: int
     command: str = ""
     """Id that the agent gave the command."""
+    owner: object = None
+    """Connection to the agent that gave the order."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Environment variable that the command's descendants inherit; none without an id."""
+        return (f"{ENV_COMMAND}={self.command}",) if self.command else ()
 
     def kill(self) -> None:
-        """Send SIGKILL to the command and its process group. Call it only before the command is reaped."""
+        """Send SIGKILL to the command, its process group and its descendants. Call it only before the command is reaped."""
+        processes.kill_tree(self.pid)
         os.kill(self.pid, signal.SIGKILL)  # it may not lead its own group yet
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)

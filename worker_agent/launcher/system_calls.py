@@ -38,8 +38,8 @@ _NEW_TIME: Final = 0x80
 _SOCKET_TYPE: Final = 0xF
 _RAW_TYPES: Final = (socket.SOCK_RAW, 10)
 """SOCK_RAW and SOCK_PACKET. Netlink's sockets are raw too, but reach no network, and NCCL asks them for interfaces."""
-_PACKET_FAMILIES: Final = (17, 44)
-"""AF_PACKET and AF_XDP."""
+_DENIED_FAMILIES: Final = (17, 38, 44)
+"""AF_PACKET, AF_ALG (the kernel's ciphers, with a history of holes) and AF_XDP."""
 
 _X86_64: Final[dict[str, int]] = {
     "ptrace": 101,
@@ -152,9 +152,9 @@ def _limits(refuse: bytes) -> list[bytes]:
 
 
 def _sockets(refuse: bytes) -> list[bytes]:
-    """Return the part that refuses sockets for packets, and raw ones of IPv4 and IPv6."""
+    """Return the part that refuses sockets for packets and for ciphers, and raw ones of IPv4 and IPv6."""
     found = [_argument(0)]
-    for family in _PACKET_FAMILIES:
+    for family in _DENIED_FAMILIES:
         found += [_step(_EQUAL, family, otherwise=1), refuse]
     found += [
         _step(_EQUAL, socket.AF_INET, then=2),

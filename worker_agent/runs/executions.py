@@ -23,6 +23,7 @@ from headway.contract.agents import ExecCommand
 from headway.contract.executions import (
     MAX_OUTPUT_BYTES,
     MAX_PART_BYTES,
+    MAX_PARTS,
     ExecutionEnd,
     ExecutionOutcome,
     ExecutionReply,
@@ -42,6 +43,8 @@ _REPORT_EVERY_S: Final = 1.0
 _UNREACHABLE_S: Final = 20.0
 """Time without an answer of the service after which a command is killed; the service gives the agent up after 30 s."""
 _KILLED_WITHIN_S: Final = 10.0
+_SMALL_REPORTS: Final = 1_000
+"""Small reports after which there is at most one a second, so that a day of them has less than 100,000."""
 
 
 class Sink(Protocol):
@@ -98,9 +101,9 @@ class Executions:
         except (Unreachable, NotJoined, Refused) as error:
             orders.end_command(command.execution)
             _log.warning("gave up a command beside a rank", execution=command.execution, error=str(error))
-        except OSError as error:
+        except Exception:  # noqa: BLE001  # whatever it is, the command must not run on without its reports
             orders.end_command(command.execution)
-            _log.error("a command beside a rank failed", execution=command.execution, error=str(error))
+            _log.exception("a command beside a rank failed", execution=command.execution)
 
     def _refusal(self, command: ExecCommand, run: Run | None) -> str | None:
         """Return why the command cannot start; None if it can."""
@@ -190,6 +193,8 @@ class _Command:
         self._orders = orders
         self._streams = {"stdout": MaskedStream(redactor), "stderr": MaskedStream(redactor)}
         self._sent_bytes = 0
+        self._small_reports = 0
+        self._was_small = False
         self._killed: ExecutionEnd | None = None
         self._status = b""
 
@@ -200,23 +205,27 @@ class _Command:
             Unreachable, NotJoined, Refused: its output cannot be reported.
         """
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
+            readers: dict[str, int] = {}
             theirs = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
             for name in ("stdout", "stderr", "status"):
                 ours, end = os.pipe()
                 stack.callback(os.close, ours)
                 os.set_blocking(ours, False)
                 selector.register(ours, selectors.EVENT_READ, name)
+                readers[name] = ours
                 theirs.append(end)
             order = Execute(
                 run, self._command.rank, self._command.execution, tuple(self._command.argv), secrets=bool(env)
             )
             self._orders.start_command(order, theirs, env)
-            self._pass_on(selector)
-            self._report([self._part(name, b"", last=True) for name in self._streams])
+            status = stack.enter_context(selectors.DefaultSelector())
+            status.register(readers["status"], selectors.EVENT_READ)
+            self._pass_on(selector, status)
+            self._report([part for name in self._streams for part in self._parts(name, b"", last=True)])
         return self._killed or self._end()
 
-    def _pass_on(self, selector: selectors.BaseSelector) -> None:
-        """Report output until the status pipe ends, then what the pipes still hold."""
+    def _pass_on(self, selector: selectors.BaseSelector, status: selectors.BaseSelector) -> None:
+        """Report output until the status pipe ends, then what the pipes still hold. `status` has only that pipe."""
         deadline_s = time.monotonic() + self._command.timeout_s
         give_up_s: float | None = None
         while True:
@@ -224,20 +233,28 @@ class _Command:
             ready = {key.data: key for key, _ in selector.select(wait_s)}
             # The status is read first: output that is in the pipes by then is complete.
             ended = "status" in ready and not self._read_status(ready.pop("status").fd)
-            self._report([self._read(selector, key) for key in ready.values()], heartbeat=not ready)
+            self._report(
+                [part for key in ready.values() for part in self._read(selector, key)], heartbeat=not ready
+            )
             if ended:
                 break
             self._judge(deadline_s)
+            if self._was_small and self._killed is None:
+                status.select(min(self._pause_s(), max(0.0, deadline_s - time.monotonic())))
             if self._killed is not None:
                 give_up_s = give_up_s or time.monotonic() + _KILLED_WITHIN_S
                 deadline_s = give_up_s
                 if time.monotonic() > give_up_s:
                     return
         while left := [key for key, _ in selector.select(0) if key.data != "status"]:
-            self._report([self._read(selector, key) for key in left])
+            self._report([part for key in left for part in self._read(selector, key)])
             self._judge(deadline_s)
             if self._killed is not None:
                 return
+
+    def _pause_s(self) -> float:
+        """Return the time for which output is collected before the next report: longer after many small ones."""
+        return min(_REPORT_EVERY_S, self._small_reports / _SMALL_REPORTS * _REPORT_EVERY_S)
 
     def _judge(self, deadline_s: float) -> None:
         """Kill the command if it must not go on."""
@@ -260,21 +277,30 @@ class _Command:
         self._status += data
         return data
 
-    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> OutputPart:
-        # Half a part, since the stream may have held bytes back.
-        data = os.read(key.fd, MAX_PART_BYTES // 2)
+    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> list[OutputPart]:
+        data = os.read(key.fd, MAX_PART_BYTES)
         if not data:
             selector.unregister(key.fd)
-        return self._part(key.data, data)
+        return self._parts(key.data, data)
 
-    def _part(self, name: Any, data: bytes, *, last: bool = False) -> OutputPart:
-        return OutputPart(stream=name, data=self._streams[name].feed(data, last=last))
+    def _parts(self, name: Any, data: bytes, *, last: bool = False) -> list[OutputPart]:
+        # With what was held back, which may be as long as the longest secret.
+        shown = self._streams[name].feed(data, last=last)
+        return [
+            OutputPart(stream=name, data=shown[begin : begin + MAX_PART_BYTES])
+            for begin in range(0, len(shown), MAX_PART_BYTES)
+        ]
 
     def _report(self, parts: Sequence[OutputPart], *, heartbeat: bool = False) -> None:
-        parts = [] if self._killed is not None else [part for part in parts if part.data]
-        self._sent_bytes += sum(len(part.data) for part in parts)
-        if parts or heartbeat:
-            self._reports.output(parts)
+        parts = [] if self._killed is not None else parts
+        size = sum(len(part.data) for part in parts)
+        self._sent_bytes += size
+        self._was_small = 0 < size < MAX_PART_BYTES // 4
+        self._small_reports += self._was_small
+        for begin in range(0, len(parts), MAX_PARTS):
+            self._reports.output(parts[begin : begin + MAX_PARTS])
+        if heartbeat:
+            self._reports.output(())
 
     def _end(self) -> ExecutionEnd:
         try:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 
 TOKEN = re.compile(r"hw[a-z]{0,2}_[A-Za-z0-9_-]{20,}")
 """Pattern of the tokens of Headway, of every kind."""
 HIDDEN = "[hidden]"
+_NAMED = r"[\w-]*(?:password|passwd|passphrase|secret|token|credential|api[_-]?key|access[_-]?key)[\w-]*"
+_OPTION = re.compile(rf"-{{1,2}}{_NAMED}", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"(?<![\w-])({_NAMED}=).*", re.IGNORECASE | re.DOTALL)
+_WITHIN = re.compile(
+    rf"(?<![\w-])(-{{1,2}}{_NAMED}[= ]\s*|{_NAMED}=)(\"[^\"]*\"|'[^']*'|[^\s'\"]+)", re.IGNORECASE
+)
+"""Value of an option or variable inside an argument, such as the text of `sh -c`."""
+_LONGEST_ARGUMENT = 1_000
+"""Characters of an argument, since the patterns take time by its square."""
 _IN_URL = re.compile(r"(?<=://)([^/\s:@'\"]*):[^/\s@'\"]+@")
 """User name and password in front of a host."""
 
@@ -14,6 +25,24 @@ _IN_URL = re.compile(r"(?<=://)([^/\s:@'\"]*):[^/\s@'\"]+@")
 def without_tokens(text: str) -> str:
     """Return the text with every token replaced by `[hidden]`."""
     return TOKEN.sub(HIDDEN, text) if "hw" in text else text
+
+
+def command_without_credentials(argv: Sequence[str]) -> str:
+    """Return the command as one line for a shell, with `[hidden]` in place of what is recognised as a credential.
+
+    These are tokens, passwords of URLs, and values of options and variables that are named like a credential
+    (`--password X`, `API_KEY=X`). A credential without such a name stays. Of each argument only the first 1,000 characters are kept.
+    """
+    shown, hidden = [], False
+    for argument in (one[:_LONGEST_ARGUMENT] for one in argv):
+        if hidden:
+            shown.append(HIDDEN)
+        elif (assigned := _ASSIGNED.match(argument)) is not None:
+            shown.append(assigned[1] + HIDDEN)
+        else:
+            shown.append(_WITHIN.sub(rf"\1{HIDDEN}", without_credentials(argument)))
+        hidden = _OPTION.fullmatch(argument) is not None
+    return shlex.join(shown)
 
 
 def without_credentials(text: str) -> str:

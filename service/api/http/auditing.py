@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -18,7 +17,7 @@ import structlog
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headway.contract.values.redaction import without_tokens
+from headway.contract.values.redaction import command_without_credentials, without_tokens
 from headway.contract.views.identity import EVERYWHERE
 from service.api.http.addresses import client_address
 from service.domain.identity.access import Principal
@@ -124,7 +123,7 @@ def _recorded(key: str, value: Any) -> Any:
         case str() if key in _RECORDED_TEXTS:
             return _clean(value)
         case list() if key == _COMMAND and all(isinstance(one, str) for one in value):
-            return _clean(shlex.join(value))
+            return _clean(command_without_credentials(value))
     return None
 
 

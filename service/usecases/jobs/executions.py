@@ -36,6 +36,7 @@ async def execute(
         NotFound: there is no such job, or the job has no process with this rank.
         IllegalTransition: no rank of the job runs.
         AgentTooOld: the rank's agent does not know such commands.
+        IdempotencyConflict: a command of another job has the id.
         TooManyCommands: as many as may run beside the job's ranks do.
         Unavailable: Redis does not answer.
     """

@@ -28,6 +28,7 @@ class Executions(Protocol):
 
         Raises:
             TooManyCommands: it has as many.
+            IdempotencyConflict: a command of another job has the id.
         """
 
     async def drop(self, execution: Execution) -> None:
@@ -43,7 +44,7 @@ class Executions(Protocol):
         """Store a report. Return False if the command is to be killed: it was cancelled, or nobody reads it.
 
         Raises:
-            NotFound: the report has another claim than the command.
+            NotFound: the report has another claim than the command, or comes after its end.
             TooLarge: the command has more output than is kept.
         """
 

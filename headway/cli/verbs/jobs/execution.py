@@ -49,14 +49,12 @@ def exec(  # noqa: A001  # the name of the verb
                     stream.buffer.flush()
                 if event.end is not None:
                     _exit(event.end)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenPipeError) as error:
             if execution is not None:
                 client.cancel_execution(execution)
+            if isinstance(error, BrokenPipeError):
+                raise
             raise typer.Exit(_CANCELLED) from None
-        except BrokenPipeError:
-            if execution is not None:
-                client.cancel_execution(execution)
-            raise
 
 
 def _exit(end: ExecutionEnd) -> NoReturn:

@@ -111,10 +111,10 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_leftovers_are_found_by_group_and_by_environment(bystander: subprocess.Popen[bytes]) -> None:
-    by_marker = processes.leftovers(set(), "HEADWAY_CONTROL=/here")
+    by_marker = processes.leftovers(set(), ["HEADWAY_CONTROL=/here"])
     assert [process.pid for process in by_marker] == [bystander.pid]
-    assert bystander.pid in [process.pid for process in processes.leftovers({bystander.pid}, "NO=1")]
-    assert processes.leftovers(set(), "HEADWAY_CONTROL=/her") == []
+    assert bystander.pid in [process.pid for process in processes.leftovers({bystander.pid}, ["NO=1"])]
+    assert processes.leftovers(set(), ["HEADWAY_CONTROL=/her"]) == []
 
 
 def test_killing_by_start_time(bystander: subprocess.Popen[bytes]) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
+import json
+import os
+import termios
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from headway.contract.agents import ExecCommand
-from headway.contract.executions import ExecutionOutcome, ExecutionReply, ExecutionReport
+from headway.contract.executions import MAX_PART_BYTES, ExecutionOutcome, ExecutionReply, ExecutionReport
+from tests.unit.worker_agent.runs.test_steps import run_of
 from worker_agent.launcher.protocol import Execute
 from worker_agent.link.redaction import Redactor
 from worker_agent.link.secrets import RunSecrets
@@ -81,3 +89,87 @@ def test_command_with_a_refused_claim_is_never_started() -> None:
     Executions(service, RunSecrets()).begin(COMMAND, None, NoLauncher())
     assert service.enough.wait(60)
     assert [one.sequence for one in service.reports] == [0]
+
+
+class Launcher:
+    """Launcher whose command writes a text and exits, or whose start fails."""
+
+    def __init__(self, text: bytes = b"", error: Exception | None = None) -> None:
+        self.ended = threading.Event()
+        self._text, self._error = text, error
+
+    def start_command(self, order: Execute, streams: Sequence[int], env: Mapping[str, str]) -> None:
+        assert (order.command, dict(env)) == ("x1", {})
+        if self._error is not None:
+            raise self._error
+        stdin, stdout, stderr, status = streams
+
+        def run() -> None:
+            with os.fdopen(stdout, "wb") as file:
+                file.write(self._text)
+            os.write(status, json.dumps({"exit_code": 0, "signal": None}).encode())
+            for descriptor in (stdin, stderr, status):
+                os.close(descriptor)
+
+        threading.Thread(target=run).start()
+
+    def end_command(self, command: str) -> None:
+        assert command == "x1"
+        self.ended.set()
+
+
+class Held(RunSecrets):
+    """Secrets of a run with one long value."""
+
+    def __init__(self, value: str) -> None:
+        super().__init__()
+        self._value = value
+
+    def redactor(self, run: str, *, has_secrets: bool) -> Redactor:
+        return Redactor([self._value])
+
+
+def test_end_that_was_held_back_for_a_long_secret_arrives_in_several_parts(tmp_path: Path) -> None:
+    secret = "s" * 9 + "k" * 5 * MAX_PART_BYTES
+    text = b"begin " + secret[:-1].encode()
+    service = Service(cancelled=False)
+    Executions(service, Held(secret)).begin(COMMAND, run_of(tmp_path), Launcher(text))
+    assert service.enough.wait(60)
+    assert b"".join(part.data for one in service.reports for part in one.parts) == text
+    end = service.reports[-1].end
+    assert end is not None
+    assert (end.outcome, end.exit_code) == (ExecutionOutcome.EXITED, 0)
+
+
+class Dripping(Launcher):
+    """Launcher whose command writes one byte whenever the last one was read, for a while."""
+
+    def start_command(self, order: Execute, streams: Sequence[int], env: Mapping[str, str]) -> None:
+        stdin, stdout, stderr, status = streams
+
+        def run() -> None:
+            until_s = time.monotonic() + 1.5
+            while time.monotonic() < until_s:
+                held = array.array("i", [0])
+                fcntl.ioctl(stdout, termios.FIONREAD, held)
+                if not held[0]:
+                    os.write(stdout, b".")
+            os.write(status, json.dumps({"exit_code": 0, "signal": None}).encode())
+            for descriptor in (stdin, stdout, stderr, status):
+                os.close(descriptor)
+
+        threading.Thread(target=run).start()
+
+
+def test_command_that_writes_byte_by_byte_makes_few_reports(tmp_path: Path) -> None:
+    service = Service(cancelled=False)
+    Executions(service, Held("a secret of the job")).begin(COMMAND, run_of(tmp_path), Dripping())
+    assert service.enough.wait(60)
+    assert service.reports[-1].end is not None
+    assert len(service.reports) < 100  # n reports take n² / 2000 s
+
+
+def test_command_whose_thread_fails_is_killed(tmp_path: Path) -> None:
+    launcher = Launcher(error=ValueError("a fault"))
+    Executions(Service(cancelled=False), RunSecrets()).begin(COMMAND, run_of(tmp_path), launcher)
+    assert launcher.ended.wait(60)

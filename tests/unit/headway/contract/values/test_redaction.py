@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.contract.values.redaction import HIDDEN, without_credentials, without_tokens
+from headway.contract.values.redaction import (
+    HIDDEN,
+    command_without_credentials,
+    without_credentials,
+    without_tokens,
+)
 from headway.contract.views.identity import TOKEN_PREFIX
 
 
@@ -33,3 +39,25 @@ def test_passwords_of_urls_are_hidden(text: str, told: str) -> None:
 def test_other_text_is_left_as_it_is(text: str) -> None:
     if "hw" not in text and "@" not in text:
         assert without_credentials(text) == text
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["mysql", "--password", "s3cr et"],
+        ["mysql", "--password=s3cr et"],
+        ["env", "WANDB_API_KEY=s3cr et", "python"],
+        ["sh", "-c", "export MY_TOKEN=s3cr; curl --token 's3cr et' x"],
+        ["git", "clone", "https://me:s3cr@host/x"],
+    ],
+)
+def test_command_shows_no_value_that_is_named_like_a_credential(argv: list[str]) -> None:
+    shown = command_without_credentials(argv)
+    assert "s3cr" not in shown
+    assert shown.startswith(argv[0])
+    assert HIDDEN in shown
+
+
+def test_command_without_credentials_stays_as_it_is() -> None:
+    argv = ["sh", "-c", "echo $COLOUR-$RANK; ls tokens"]
+    assert command_without_credentials(argv) == shlex.join(argv)
