@@ -35,7 +35,6 @@ from headway.client.sweeps import SweepCalls
 from headway.client.target import target
 from headway.client.webhooks import WebhookCalls
 from headway.contract.spec import JobSpec
-from headway.contract.spec_sweep import SweepSpec
 from headway.contract.values.markets import Market
 from headway.contract.views.jobs import (
     TERMINAL_STATES,
@@ -50,16 +49,17 @@ from headway.contract.views.jobs import (
     Page,
     ResizeRequest,
 )
-from headway.contract.views.sweeps import SweepView
 from headway.errors import BundleError, HeadwayError, JobFailedError, LeftOutWarning, WaitTimeoutError
 from headway.http import ApiError, Http, ServiceUnavailableError, Timer
 
 if TYPE_CHECKING:
     from headway import bundle as bundles
     from headway import jobfile, left_out
+    from headway.contract import spec_sweep
     from headway.contract.views import decisions, forecasts, recommendations
     from headway.contract.views import diagnosis as diagnosis_models
     from headway.contract.views import ranks as rank_models
+    from headway.contract.views import sweeps as sweep_models
 else:
     bundles = lazy("headway.bundle")
     jobfile = lazy("headway.jobfile")
@@ -68,6 +68,8 @@ else:
     diagnosis_models = lazy("headway.contract.views.diagnosis")
     forecasts = lazy("headway.contract.views.forecasts")
     rank_models = lazy("headway.contract.views.ranks")
+    spec_sweep = lazy("headway.contract.spec_sweep")
+    sweep_models = lazy("headway.contract.views.sweeps")
     recommendations = lazy("headway.contract.views.recommendations")
 
 __all__ = [
@@ -206,12 +208,12 @@ class Client(
 
     def submit_sweep(
         self,
-        sweep: SweepSpec | Mapping[str, Any] | str | Path,
+        sweep: spec_sweep.SweepSpec | Mapping[str, Any] | str | Path,
         *,
         workdir: str | Path | None = None,
         base: Path | None = None,
         idempotency_key: str | None = None,
-    ) -> SweepView:
+    ) -> sweep_models.SweepView:
         """Submit a sweep, all of whose trials are stored at once. The arguments are those of `submit`.
 
         Raises:
@@ -220,13 +222,13 @@ class Client(
             HeadwayError: the job file has no `sweep`.
         """
         spec = self._prepared(sweep, workdir=workdir, base=base, sweeps=True)
-        if not isinstance(spec, SweepSpec):
+        if not isinstance(spec, spec_sweep.SweepSpec):
             raise HeadwayError(f"{spec.name} has no sweep.", "Add `sweep` to the job file, or use `submit`.")
         key = idempotency_key or str(uuid.uuid4())
         body = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return self._post(
             api_path("sweeps"),
-            SweepView,
+            sweep_models.SweepView,
             json=body,
             headers={"Idempotency-Key": key},
             timeout=_SWEEP_TIMEOUT_S,

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from headway._lazy import lazy
 from headway.client.calls import Calls, api_path
 from headway.contract.views.jobs import TERMINAL_STATES, CancelRequest, JobPatch, Page
-from headway.contract.views.sweeps import SweepSummary, SweepView
 from headway.http import Timer
+
+if TYPE_CHECKING:
+    from headway.contract.views import sweeps as sweep_models
+    from headway.contract.views.sweeps import SweepSummary, SweepView
+else:
+    sweep_models = lazy("headway.contract.views.sweeps")
 
 _GROUP_TIMEOUT_S = 60.0
 """Timeout of a change of all trials, which takes seconds for hundreds of them."""
@@ -20,11 +27,11 @@ class SweepCalls(Calls):
 
     def sweeps(self, *, project: str | None = None) -> Iterator[SweepSummary]:
         """Yield sweeps, newest first, fetching pages on demand."""
-        return self._pages(api_path("sweeps"), Page[SweepSummary], {"project": project})
+        return self._pages(api_path("sweeps"), Page[sweep_models.SweepSummary], {"project": project})
 
     def sweep(self, sweep: str | SweepSummary) -> SweepView:
         """Return a sweep with its trials and the best of them."""
-        return self._get(_path(sweep), SweepView)
+        return self._get(_path(sweep), sweep_models.SweepView)
 
     def sweep_csv(self, sweep: str | SweepSummary) -> str:
         """Return the trials of a sweep as CSV: states, times, parameters, best values and latest metrics."""
@@ -45,7 +52,7 @@ class SweepCalls(Calls):
     def set_sweep_priority(self, sweep: str | SweepSummary, priority: int) -> SweepView:
         """Set the priority of every trial that has not ended, from 0 to 100."""
         body = JobPatch(priority=priority).model_dump()
-        return self._send("PATCH", _path(sweep), SweepView, json=body, timeout=_GROUP_TIMEOUT_S)
+        return self._send("PATCH", _path(sweep), sweep_models.SweepView, json=body, timeout=_GROUP_TIMEOUT_S)
 
     def wait_sweep(self, sweep: str | SweepSummary, *, every_s: float = 2.0) -> SweepView:
         """Wait until every trial has ended, asking every `every_s` seconds, and return the sweep.
@@ -62,7 +69,7 @@ class SweepCalls(Calls):
     def _change(
         self, sweep: str | SweepSummary, action: str, body: dict[str, bool] | None = None
     ) -> SweepView:
-        return self._post(_path(sweep, action), SweepView, json=body, timeout=_GROUP_TIMEOUT_S)
+        return self._post(_path(sweep, action), sweep_models.SweepView, json=body, timeout=_GROUP_TIMEOUT_S)
 
 
 def _path(sweep: str | SweepSummary, *rest: str) -> str:

@@ -27,9 +27,9 @@ _MOST_VALUES: Final = MOST_TRIALS
 class Range(SpecPart):
     """A range of numbers, both ends included. Whole ends give whole numbers. `log` draws their logarithm uniformly."""
 
-    min: int | float
-    max: int | float
-    log: bool = False
+    min: Annotated[int | float, Field(description="The smallest value that is drawn.")]
+    max: Annotated[int | float, Field(description="The largest value that is drawn.")]
+    log: Annotated[bool, Field(description="Whether to draw each decade equally often.")] = False
 
     @property
     def whole(self) -> bool:
@@ -106,7 +106,7 @@ class Sweep(SpecPart):
 
     @property
     def count(self) -> int:
-        """Number of trials."""
+        """Number of trials that the sweep has from its submit on."""
         return self.trials or self.combinations or 0
 
 

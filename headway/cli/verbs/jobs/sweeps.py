@@ -52,7 +52,7 @@ def list_(
     project: ProjectName = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """List sweeps, newest first."""
+    """List the sweeps of all projects that you can see, newest first."""
     _list(of(context), project, limit, output)
 
 
@@ -110,7 +110,7 @@ def pause(
 def resume(
     context: typer.Context, name: _Name, project: ProjectName = None, output: Output = Format.TABLE
 ) -> None:
-    """Continue every paused trial."""
+    """Let every paused trial of a sweep wait for slots again."""
     with of(context).connect_in(project) as client:
         _acknowledge(context, output, client.resume_sweep(name), "continues when its trials get slots")
 
