@@ -57,9 +57,8 @@ async def submit_sweep(
     if not stored.created:
         return _of_this_request(stored, digest, idempotency_key)
     trials = trials_of(spec, Random(spec.sweep.seed or 0).random)
-    job_ids = sorted(
-        new_job_id() for _ in trials
-    )  # of equal jobs, a round takes the one with the smallest id first
+    # Of equal jobs, a round takes the one with the smallest id first: trials start by their numbers.
+    job_ids = sorted(new_job_id() for _ in trials)
     for job_id, trial in zip(job_ids, trials, strict=True):
         await store(
             tx,

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from headway.contract.spec_sweep import Sweep
-from headway.contract.views.jobs import JobState, Page, Reason
+from headway.contract.views.jobs import EventView, JobState, Page, Reason
 from headway.contract.views.sweeps import SweepSummary, SweepView, TrialView
 from tests.unit.headway.cli.test_verbs import run
-from tests.unit.headway.stub import NOW, StubService, ok
+from tests.unit.headway.stub import NOW, StubService, job_view, ok
 
 FILE = "name: gpt\nrun: python t.py --lr $HEADWAY_PARAM_LR\nsweep: {parameters: {lr: [0.1, 0.01]}, metric: loss}\n"
 
@@ -155,3 +155,13 @@ def test_csv_is_printed_as_the_service_writes_it(service: StubService) -> None:
     assert result.stdout_bytes == text.encode()
     refused = run(service, "sweep", "gpt", "--csv", "-o", "json")
     assert refused.exit_code == 1
+
+
+def test_describe_shows_the_parameters_of_a_trial(service: StubService) -> None:
+    job = job_view(JobState.PENDING)
+    spec = job.spec.model_copy(update={"parameters": {"lr": 0.1, "optimiser": "adam"}})
+    service.on("GET /api/v1/jobs/digits", ok(job.model_copy(update={"spec": spec})))
+    service.on(f"GET /api/v1/jobs/{job.id}/events", ok(Page[EventView](items=[])))
+    shown = run(service, "describe", "digits").stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("parameters")]
+    assert line.split() == ["parameters", "lr", "0.1", "optimiser", "adam"]
