@@ -15,7 +15,9 @@ from pydantic_core import ErrorDetails
 
 from headway.contract.spec import DIGEST_PATTERN, IMAGE_PATTERN, NAME_PATTERN, START_PATTERN, JobSpec
 from headway.contract.spec_env import ENV_NAME_PATTERN, SECRET_NAME_PATTERN, env_problem
+from headway.contract.spec_parameters import PARAMETER_PATTERN
 from headway.contract.spec_parts import leaf_types
+from headway.contract.spec_sweep import SweepSpec
 from headway.contract.spec_warnings import shortened
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
 from headway.yaml_source import (
@@ -54,8 +56,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> JobSpec:
     return read(path, overrides).spec
 
 
-def read(path: Path, overrides: Sequence[str] = ()) -> JobFile:
+def read(path: Path, overrides: Sequence[str] = (), *, sweeps: bool = False) -> JobFile:
     """Return the job of a file after `key=value` overrides such as `elastic.max=4`. The path `-` reads stdin.
+
+    With `sweeps`, the spec of a file that has the part `sweep` is a `SweepSpec`. Without, such a file is wrong.
 
     Raises:
         JobFileError: the file is missing, is not YAML, or is not a job; the error lists every wrong field.
@@ -73,7 +77,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> JobFile:
             f"{name} is a script, not a job file.",
             f"Submit a job file that runs it, with `name: …` and `run: {interpreter} {Path(name).name}`.",
         )
-    return _read(text, name, overrides, _MOST_OF_FILE)
+    return _read(text, name, overrides, _MOST_OF_FILE, sweeps=sweeps)
 
 
 def parse(text: str, name: str, overrides: Sequence[str] = ()) -> JobSpec:
@@ -81,14 +85,16 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> JobSpec:
     return _read(text, name, overrides, MOST_CHARACTERS).spec
 
 
-def _read(text: str, name: str, overrides: Sequence[str], most_characters: int) -> JobFile:
+def _read(
+    text: str, name: str, overrides: Sequence[str], most_characters: int, *, sweeps: bool = False
+) -> JobFile:
     document, source, root = read_yaml(text, name, most_characters)
     set_by: dict[Location, str] = {}
     for override in overrides:
         _override(document, override, source, set_by)
     problems = _Problems(source, document, set_by)
     try:
-        spec = JobSpec.model_validate(document)
+        spec = _model(document, sweeps=sweeps).model_validate(document)
     except ValidationError as error:
         raise JobFileError("\n".join(problems.lines(error.errors()))) from None
     if source.odd_numbers:
@@ -115,14 +121,18 @@ def _warnings(root: yaml.Node, source: YamlSource, set_by: Mapping[Location, str
         )
 
 
-def from_fields(fields: Mapping[str, Any]) -> JobSpec:
-    """Return the job with these fields, as in a job file.
+def _model(fields: Mapping[str, Any], *, sweeps: bool) -> type[JobSpec]:
+    return SweepSpec if sweeps and "sweep" in fields else JobSpec
+
+
+def from_fields(fields: Mapping[str, Any], *, sweeps: bool = False) -> JobSpec:
+    """Return the job with these fields, as in a job file; with `sweeps`, as `read` does.
 
     Raises:
         JobFileError: the fields are not a valid job; the error lists every wrong field.
     """
     try:
-        return JobSpec.model_validate(dict(fields))
+        return _model(fields, sweeps=sweeps).model_validate(dict(fields))
     except ValidationError as error:
         problems = _Problems(YamlSource("job", ""), fields, {})
         raise JobFileError("\n".join(problems.lines(error.errors()))) from None
@@ -162,7 +172,7 @@ def _override(
 
 def _is_text(at: tuple[str, ...], value: str) -> bool:
     """Return True if the field takes text only. An optional one also takes `null` or nothing, for no value."""
-    fields = dict(_fields(JobSpec))
+    fields = dict(_fields(SweepSpec))
     info = fields.get(at) or (fields.get(at[:-1]) if len(at) == 2 and at[0] in {"env", "secrets"} else None)
     if info is None:
         return False
@@ -250,6 +260,7 @@ _PATTERNS = {
     IMAGE_PATTERN: "write it like registry.example.com/team/image:tag",
     ENV_NAME_PATTERN: "a variable's name has letters, digits and _, does not begin with a digit, and stands before `: `",
     SECRET_NAME_PATTERN: "a secret's name has letters, digits, _ and -, and begins with a letter or _",
+    PARAMETER_PATTERN: "a parameter's name has letters, digits and _, at most 64, and does not begin with a digit",
     DEVICE_KIND_PATTERN: "write a device kind as `headway nodes` names it",
 }
 """Messages for text that does not have the right form, by its pattern."""
@@ -261,6 +272,10 @@ _FILES = {
 
 def _message(problem: ErrorDetails, field: Location) -> str:
     context = problem.get("ctx", {})
+    if problem["type"] == "extra_forbidden" and field == ("sweep",):
+        return (
+            "makes several jobs, and this takes one; leave it out, or start the sweep with `headway submit`"
+        )
     if problem["type"] == "extra_forbidden":
         return "there is no such field" + _suggestion(field)
     if context.get("pattern") in _PATTERNS:
@@ -288,7 +303,7 @@ def _file_location(location: Location, document: Any) -> Location:
 
 def _suggestion(field: Location) -> str:
     """Return a hint: the same name elsewhere in the spec, or a similar name in the same group."""
-    known = dict(_fields(JobSpec))
+    known = dict(_fields(SweepSpec))
     elsewhere = [path for path in known if path[-1] == field[-1]]
     if elsewhere:
         return f"; did you mean `{dotted_path(elsewhere[0])}`?"

@@ -7,6 +7,7 @@ from pathlib import Path
 from headway.contract import runtime
 from headway.contract.agents import RankSlot, RunCommand
 from headway.contract.spec_after import files_variable
+from headway.contract.spec_parameters import variable_of
 from tools.settings import Undocumented
 from tools.variables import RANK
 from worker_agent.runs.environment import rank_env
@@ -56,6 +57,7 @@ def page() -> str:
         base={
             runtime.ENV_OUTPUT_DIR: "/var/lib/headway/…",
             files_variable("prep"): "/var/lib/headway/…",
+            variable_of("lr"): "0.1",
         },
         control=Path("/var/lib/headway/…"),
         devices="GPU-5f2c…,GPU-91aa…",

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headway.contract.spec import JobSpec
 from headway.contract.spec_after import JOB_PATTERN
+from headway.contract.spec_sweep import SweepSpec
 from tools.settings import Undocumented
 
 _PAGE = Path(__file__).parent.parent / "docs" / "job-file.md"
@@ -42,7 +42,9 @@ def schema() -> dict[str, Any]:
     Raises:
         Undocumented: a field has no row in docs/job-file.md, or a row has no field.
     """
-    found: dict[str, Any] = {"$schema": _SCHEMA_ID, **JobSpec.model_json_schema(by_alias=True)}
+    found: dict[str, Any] = {"$schema": _SCHEMA_ID, **SweepSpec.model_json_schema(by_alias=True)}
+    found["required"].remove("sweep")
+    found["title"] = "JobSpec"
     meanings = _meanings()
     for path, one in _fields(found):
         if path not in meanings:

@@ -178,6 +178,7 @@ RANK = {
     "HEADWAY_JOINS": "`1` if the process joins a running training; otherwise unset.",
     "HEADWAY_REACH": "Addresses that a joining process must reach: the stores of the present members' nodes.",
     "HEADWAY_OUTPUT_DIR": "Output folder, with the same files on every node of the job.",
+    "HEADWAY_PARAM_LR": "Value of the parameter `lr` under [parameters](../job-file.md#top-level) or [sweep](../guides/sweeps.md), one variable for each.",
     "HEADWAY_AFTER_PREP": "Folder with the output files of the job `prep` under [after](../guides/chains.md), one variable for each.",
     "HEADWAY_CONTROL": "Folder for messages between library and agent.",
     "HEADWAY_CHECKPOINT_URI": "Storage of the job's checkpoints.",

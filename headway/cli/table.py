@@ -35,11 +35,14 @@ PANELS: dict[str, dict[str, Verb]] = {
         "version": Verb("cluster.version", "Show the versions of this program and of the service."),
     },
     "Jobs": {
-        "submit": Verb("jobs.submit", "Submit the job of a job file."),
+        "submit": Verb("jobs.submit", "Submit the job of a job file, or its sweep."),
         "ps": Verb("jobs.jobs", "List jobs and their progress."),
         "describe": Verb("jobs.jobs", "Show all details of a job."),
         "ranks": Verb("jobs.ranks", "List a job's processes: rank, node, slot and process id."),
         "graph": Verb("jobs.graph", "Show which jobs start after which, as a tree."),
+        "sweep": Verb(
+            "jobs.sweeps", "Show sweeps and their trials; cancel, pause or resume all trials at once."
+        ),
         "logs": Verb("jobs.follow", "Show the output of a job's ranks, in the order of its arrival."),
         "events": Verb("jobs.follow", "Show the events of a job."),
         "exec": Verb(
@@ -166,6 +169,8 @@ NEAREST = {
     "scale": "resize",
     "continue": "resume",
     "why": "explain",
+    "sweeps": "sweep",
+    "trials": "sweep",
     "tail": "logs",
     "signin": "login",
 }

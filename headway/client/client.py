@@ -31,6 +31,7 @@ from headway.client.logs import LogCalls
 from headway.client.money import MoneyCalls
 from headway.client.outputs import OutputCalls
 from headway.client.simulations import SimulationCalls
+from headway.client.sweeps import SweepCalls
 from headway.client.target import target
 from headway.client.webhooks import WebhookCalls
 from headway.contract.spec import JobSpec
@@ -54,9 +55,11 @@ from headway.http import ApiError, Http, ServiceUnavailableError, Timer
 if TYPE_CHECKING:
     from headway import bundle as bundles
     from headway import jobfile, left_out
+    from headway.contract import spec_sweep
     from headway.contract.views import decisions, forecasts, recommendations
     from headway.contract.views import diagnosis as diagnosis_models
     from headway.contract.views import ranks as rank_models
+    from headway.contract.views import sweeps as sweep_models
 else:
     bundles = lazy("headway.bundle")
     jobfile = lazy("headway.jobfile")
@@ -65,6 +68,8 @@ else:
     diagnosis_models = lazy("headway.contract.views.diagnosis")
     forecasts = lazy("headway.contract.views.forecasts")
     rank_models = lazy("headway.contract.views.ranks")
+    spec_sweep = lazy("headway.contract.spec_sweep")
+    sweep_models = lazy("headway.contract.views.sweeps")
     recommendations = lazy("headway.contract.views.recommendations")
 
 __all__ = [
@@ -79,6 +84,8 @@ __all__ = [
 ]
 
 _UPLOAD_TIMEOUT_S = 300.0
+_SWEEP_TIMEOUT_S = 60.0
+"""Timeout of a submit of a sweep: 500 trials take about 1 s, more on a busy host."""
 _RECOMMENDATION_TIMEOUT_S = 120.0
 """Timeout of recommendations: searching hundreds of plans takes up to 2 s, more on a busy host."""
 
@@ -91,6 +98,7 @@ class Client(
     MoneyCalls,
     AccessCalls,
     SimulationCalls,
+    SweepCalls,
     WebhookCalls,
 ):
     """A client of one service with the rights of one user.
@@ -187,18 +195,7 @@ class Client(
             JobFileError: the job is invalid. The error lists every wrong field.
             BundleError: the working folder cannot be uploaded.
         """
-        if isinstance(job, str | Path):
-            base = base or Path(job).resolve().parent
-            job = jobfile.load(Path(job))
-        spec = self._own(job if isinstance(job, JobSpec) else jobfile.from_fields(job))
-        if workdir is not None:
-            spec = spec.model_copy(update={"workdir": str(Path(workdir).resolve()), "bundle": None})
-        if spec.workdir is not None and spec.bundle is None:
-            folder = (base or Path.cwd()) / spec.workdir
-            packed = bundles.pack(folder)
-            if text := left_out.left_out_warning(folder, packed.excluded, spec.run):
-                warnings.warn(text, LeftOutWarning, stacklevel=2)
-            spec = spec.model_copy(update={"bundle": self._upload(packed).digest})
+        spec = self._prepared(job, workdir=workdir, base=base, sweeps=False)
         if from_ is not None:
             fields = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
             spec = jobfile.from_fields(
@@ -208,6 +205,57 @@ class Client(
         body = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
         waits = {} if spec.checkpoint.from_ is None else {"timeout": _UPLOAD_TIMEOUT_S}
         return self._post(api_path("jobs"), JobView, json=body, headers={"Idempotency-Key": key}, **waits)
+
+    def submit_sweep(
+        self,
+        sweep: spec_sweep.SweepSpec | Mapping[str, Any] | str | Path,
+        *,
+        workdir: str | Path | None = None,
+        base: Path | None = None,
+        idempotency_key: str | None = None,
+    ) -> sweep_models.SweepView:
+        """Submit a sweep, all of whose trials are stored at once. The arguments are those of `submit`.
+
+        Raises:
+            JobFileError: the job file is invalid. The error lists every wrong field.
+            BundleError: the working folder cannot be uploaded.
+            HeadwayError: the job file has no `sweep`.
+        """
+        spec = self._prepared(sweep, workdir=workdir, base=base, sweeps=True)
+        if not isinstance(spec, spec_sweep.SweepSpec):
+            raise HeadwayError(f"{spec.name} has no sweep.", "Add `sweep` to the job file, or use `submit`.")
+        key = idempotency_key or str(uuid.uuid4())
+        body = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return self._post(
+            api_path("sweeps"),
+            sweep_models.SweepView,
+            json=body,
+            headers={"Idempotency-Key": key},
+            timeout=_SWEEP_TIMEOUT_S,
+        )
+
+    def _prepared(
+        self,
+        job: JobSpec | Mapping[str, Any] | str | Path,
+        *,
+        workdir: str | Path | None,
+        base: Path | None,
+        sweeps: bool,
+    ) -> JobSpec:
+        """Return the spec of a job to submit, after uploading its working folder if it has one and no `bundle`."""
+        if isinstance(job, str | Path):
+            base = base or Path(job).resolve().parent
+            job = jobfile.read(Path(job), sweeps=sweeps).spec
+        spec = self._own(job if isinstance(job, JobSpec) else jobfile.from_fields(job, sweeps=sweeps))
+        if workdir is not None:
+            spec = spec.model_copy(update={"workdir": str(Path(workdir).resolve()), "bundle": None})
+        if spec.workdir is not None and spec.bundle is None:
+            folder = (base or Path.cwd()) / spec.workdir
+            packed = bundles.pack(folder)
+            if text := left_out.left_out_warning(folder, packed.excluded, spec.run):
+                warnings.warn(text, LeftOutWarning, stacklevel=3)
+            spec = spec.model_copy(update={"bundle": self._upload(packed).digest})
+        return spec
 
     def jobs(
         self,

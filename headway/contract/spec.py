@@ -17,6 +17,7 @@ from pydantic import (
 from headway.contract.spec_after import MOST_AFTER, AfterJob
 from headway.contract.spec_env import EnvName, EnvText, SecretName, refuse_reserved
 from headway.contract.spec_goal import Goal
+from headway.contract.spec_parameters import Parameters, check_distinct
 from headway.contract.spec_parts import (
     Balance,
     HungAfter,
@@ -217,6 +218,8 @@ class JobSpec(SpecPart):
     env: dict[EnvName, EnvText] = Field(default_factory=dict)
     secrets: Annotated[dict[EnvName, SecretName], Field(max_length=100)] = Field(default_factory=dict)
     """Secrets of the job's project, by the environment variable that gives their value to ranks."""
+    parameters: Parameters = Field(default_factory=dict)
+    """Values that ranks find in environment variables, such as `HEADWAY_PARAM_LR`; those of a trial differ."""
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=512)] | None = None
     """Container image that the ranks run in; None: the ranks are processes of the host."""
     python: PythonEnvironment = PythonEnvironment()
@@ -348,6 +351,12 @@ class JobSpec(SpecPart):
     @classmethod
     def _each_once(cls, value: list[TrackerName]) -> list[TrackerName]:
         return list(dict.fromkeys(value))
+
+    @field_validator("parameters")
+    @classmethod
+    def _one_variable_each(cls, value: Parameters) -> Parameters:
+        check_distinct(value)
+        return value
 
     @field_validator("after")
     @classmethod

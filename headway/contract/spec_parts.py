@@ -35,8 +35,11 @@ class SpecPart(BaseModel):
     def _plain_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse values of number fields that Pydantic would take for other numbers than the user meant."""
         if info.field_name in _number_fields(cls):
-            for one in value if isinstance(value, list | tuple) else _values(value):
-                _refuse_odd_number(one)
+            if isinstance(value, dict):
+                _refuse_truth_values(value)
+            else:
+                for one in value if isinstance(value, list | tuple) else [value]:
+                    _refuse_odd_number(one)
             return _whole(value) if isinstance(value, str) else value
         return value
 
@@ -46,8 +49,10 @@ _PADDED = re.compile(r"[+-]?0\d")
 _GROUPED = re.compile(r"[+-]?\d[\d.]*(_\d+)+")
 
 
-def _values(value: Any) -> list[Any]:
-    return [one for one in value.values() if isinstance(one, bool)] if isinstance(value, dict) else [value]
+def _refuse_truth_values(value: dict[Any, Any]) -> None:
+    for name, one in value.items():
+        if isinstance(one, bool):
+            raise ValueError(f"{name}: {_not_a_number(one)}")  # noqa: TRY004 - Pydantic reports it
 
 
 def _whole(value: str) -> str:
@@ -58,14 +63,17 @@ def _whole(value: str) -> str:
 
 def _refuse_odd_number(value: Any) -> None:
     if isinstance(value, bool):
-        word = str(value).lower()
-        raise ValueError(f"must be a number, not {word}; YAML reads yes and no, on and off as true and false")  # noqa: TRY004 - Pydantic reports it
+        raise ValueError(_not_a_number(value))  # noqa: TRY004 - Pydantic reports it
     if not isinstance(value, str):
         return
     if _PADDED.match(value.strip()):
         raise ValueError(f"{value!r} begins with 0; write it without: {_unpadded(value)}")
     if _GROUPED.match(value.strip()):
         raise ValueError(f"{value!r} holds _; write the number without: {value.replace('_', '')}")
+
+
+def _not_a_number(value: bool) -> str:  # noqa: FBT001 - the value of a field
+    return f"must be a number, not {str(value).lower()}; YAML reads yes and no, on and off as true and false"
 
 
 def _unpadded(value: str) -> str:

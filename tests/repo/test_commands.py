@@ -32,9 +32,14 @@ def problem_of(words: tuple[str, ...], *, whole: bool) -> str | None:
     context = typer.Context(command, info_name=path)
     while isinstance(command, TyperGroup) and arguments and not arguments[0].startswith("-"):
         inner: Any = command.get_command(context, arguments[0])
-        if inner is None:
-            return f"{path} has no verb {arguments[0]!r}"
-        command, path = inner, f"{path} {arguments.pop(0)}"
+        if inner is not None:
+            word, *arguments = arguments
+        else:  # a group may take the word for an argument of its usual verb
+            try:
+                word, inner, arguments = command.resolve_command(context, arguments)
+            except Exception:  # noqa: BLE001 - as below
+                return f"{path} has no verb {arguments[0]!r}"
+        command, path = inner, f"{path} {word}"
         context = typer.Context(command, info_name=path, parent=context)
     if not whole:
         arguments = [word for word in arguments if not PLACEHOLDERS.match(word)]

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from headway.contract.spec import JobSpec
 from headway.contract.spec_parts import RESERVED_ENV
+from headway.contract.spec_sweep import SweepSpec
 from headway.local.rented import read_offers
 from headway.yaml_source import read_yaml
 from service.simulation.model.clusters import read_cluster
@@ -45,7 +46,7 @@ def documented_names(page: str) -> Iterator[str]:
 
 def test_the_job_file_page_has_every_field_and_no_other() -> None:
     page = (ROOT / "docs" / "job-file.md").read_text()
-    assert sorted(documented_names(page)) == sorted(field_names(JobSpec))
+    assert sorted(documented_names(page)) == sorted(field_names(SweepSpec))
 
 
 def test_names_of_the_environment_on_the_job_file_page_are_real() -> None:
@@ -76,7 +77,8 @@ def test_a_file_in_the_pages_is_valid(page: str, block: str, tmp_path: Path) -> 
         file.write_text(block)
         assert read_offers(file).offers, page
     else:
-        assert JobSpec.model_validate(read_yaml(block, page, 10**6)[0]).name, page
+        fields = read_yaml(block, page, 10**6)[0]
+        assert (SweepSpec if "sweep" in fields else JobSpec).model_validate(fields).name, page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

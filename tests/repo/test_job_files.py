@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from headway.contract.spec import JobSpec
+from headway.contract.spec_sweep import SweepSpec
 from headway.yaml_source import read_yaml
 from tools import jobfile
 from tools.pages import ROOT, all_pages, blocks
@@ -34,7 +35,8 @@ def shown() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("where", "file"), shown().items())
 def test_a_job_file_that_is_shown_is_right(where: str, file: dict[str, Any]) -> None:
-    spec = JobSpec.model_validate({key: value for key, value in file.items() if key != "workdir"})
+    model = SweepSpec if "sweep" in file else JobSpec
+    spec = model.model_validate({key: value for key, value in file.items() if key != "workdir"})
     assert spec.name
     jsonschema.validate(json.loads(json.dumps(file, default=str)), SCHEMA)
 

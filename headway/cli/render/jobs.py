@@ -73,6 +73,7 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
         ("project", f"{job.project}, priority {spec.priority}"),
         ("owner", Text(job.owner or "-")),
         ("command", Text(spec.run)),
+        *((("parameters", _parameters(job)),) if spec.parameters else ()),
         ("folder", Text(f"{spec.workdir or '-'}{f'  ({spec.bundle[:19]}…)' if spec.bundle else ''}")),
         ("size", f"{size(job)} slots, {_sizes(job)}resize {spec.elastic.resize}{pinned}"),
         *(() if spec.elastic.min_depth is None else (("gradients", _depths(spec.elastic.min_depth)),)),
@@ -100,6 +101,11 @@ def job_page(job: JobView, events: Sequence[EventView], now: datetime) -> Render
     if events:
         page += [Text("\nlast events", style="dim"), *(event_line(event, short=True) for event in events)]
     return Group(*page)
+
+
+def _parameters(job: JobView) -> Text:
+    """Return the parameters of a job as text, such as `lr 0.1  width 64`."""
+    return Text("  ".join(f"{name} {value}" for name, value in job.spec.parameters.items()))
 
 
 def _sizes(job: JobView) -> str:

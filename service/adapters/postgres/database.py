@@ -29,6 +29,7 @@ from service.adapters.postgres.identity.users import PostgresUsers
 from service.adapters.postgres.jobs.chains import PostgresChains
 from service.adapters.postgres.jobs.grants import PostgresGrants
 from service.adapters.postgres.jobs.jobs import PostgresJobs
+from service.adapters.postgres.jobs.sweeps import PostgresSweepQueries, PostgresSweeps
 from service.adapters.postgres.jobs.views import PostgresJobQueries
 from service.adapters.postgres.money.ledger import PostgresLedger
 from service.adapters.postgres.money.views import PostgresSpending
@@ -100,6 +101,8 @@ class PostgresTransaction(Transaction):
         self.jobs = PostgresJobs(session, self.unwritten_audit)
         self.grants = PostgresGrants(session)
         self.chains = PostgresChains(session)
+        self.sweeps = PostgresSweeps(session)
+        self.sweep_queries = PostgresSweepQueries(session)
         self.job_queries = PostgresJobQueries(session)
         self.nodes = PostgresNodes(session)
         self.credentials = PostgresNodeCredentials(session)

@@ -87,6 +87,7 @@ def entry_of(
         target=_clean(scope["path"]),
         project=_project(scope, path, given),
         job=_clean(path["job"]) if "job" in path else None,
+        sweep=_clean(path["sweep"]) if "sweep" in path else None,
         status=status,
         address=client_address(scope, context.http.trusted_proxies),
         request_id=str(scope.get("request_id", "")),
@@ -100,7 +101,7 @@ def _project(scope: Scope, path: Mapping[str, Any], body: Mapping[str, Any]) -> 
     if scope["path"].startswith("/api/v1/projects/") and "name" in path:
         return _clean(path["name"])
     project = body.get("project")
-    if project is None and scope["path"] == "/api/v1/jobs":
+    if project is None and scope["path"] in {"/api/v1/jobs", "/api/v1/sweeps"}:
         return "default"
     return _clean(project) if isinstance(project, str) and project != EVERYWHERE else None
 

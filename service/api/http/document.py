@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 TAGS: Final = {
     "jobs": "Submit, view and control jobs. For users who train.",
+    "sweeps": "Many jobs of one file, which differ in their parameters. For users who train.",
     "cluster": "Decisions of the scheduler and their reasons, the policy, and plans of jobs.",
     "simulations": "What-if simulations of changes, from the live state.",
     "money": "Budgets, and spending by project, job and other groups.",

@@ -11,6 +11,7 @@ from headway.contract.agents import BatchOrder, OrderCommand, RunCommand, StopCo
 from headway.contract.changes import ChangeReason
 from headway.contract.output import OutputHandover, OutputPlan
 from headway.contract.spec import JobSpec
+from headway.contract.spec_parameters import variables_of
 from headway.tracing import SpanRef
 from service.domain.jobs.hung import hung_limits
 from service.domain.jobs.job import Job
@@ -59,7 +60,13 @@ def _run(life: Life, record: AllocationRecord, part: NodeRanks, address: str) ->
         restart_count=job.attempt - 1,
         run=spec.run,
         bundle=spec.bundle,
-        env={**spec.env, **_about(spec), **_mesh_of(job, record.generation), **_to_reach(life, record)},
+        env={
+            **spec.env,
+            **variables_of(spec.parameters),
+            **_about(spec),
+            **_mesh_of(job, record.generation),
+            **_to_reach(life, record),
+        },
         ranks=list(part.ranks),
         world_size=len(record.members),
         node_rank=part.node_rank,

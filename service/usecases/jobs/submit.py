@@ -116,10 +116,51 @@ async def submit(
         IdempotencyConflict: the key was used for another spec.
         DeadlineRefused: its deadline is not feasible, and it is to be refused then.
     """
+    return await store(
+        tx,
+        spec,
+        await check(tx, spec, caller),
+        caller=caller,
+        job_id=job_id,
+        idempotency_key=idempotency_key,
+        now=now,
+        trace=trace,
+        outlook=outlook,
+        origin=origin,
+    )
+
+
+async def check(tx: Transaction, spec: JobSpec, caller: Principal) -> list[Predecessor]:
+    """Return the jobs that a new job waits for, once everything else that it refers to is known to exist.
+
+    Raises:
+        InvalidField: as `submit`.
+    """
     await check_devices(tx, spec)
     await _check_bundle(tx, spec, caller)
     await check_environment(tx, spec)
-    predecessors = await predecessors_of(tx, spec)
+    return await predecessors_of(tx, spec)
+
+
+async def store(
+    tx: Transaction,
+    spec: JobSpec,
+    predecessors: Sequence[Predecessor],
+    *,
+    caller: Principal,
+    job_id: str,
+    idempotency_key: str | None,
+    now: datetime,
+    trace: BegunTrace | None = None,
+    outlook: DeadlineOutlook | None = None,
+    origin: StartedFrom | None = None,
+    alone: bool = True,
+) -> Submitted:
+    """Store a checked job as `submit` does. Unless it is `alone`, further writes of the transaction follow.
+
+    Raises:
+        NameTaken, IdempotencyConflict, DeadlineRefused, InvalidField: as `submit`.
+    """
     job = Job(
         id=job_id,
         spec=spec,
@@ -139,7 +180,7 @@ async def submit(
         job,
         idempotency_key=idempotency_key,
         request_digest=_digest(spec),
-        last=refusal is None and not predecessors,
+        last=alone and refusal is None and not predecessors,
     )
     submitted = _of_this_request(submitted, spec, idempotency_key)
     if submitted.created and refusal is not None:

@@ -15,7 +15,7 @@ from headway.contract.views.jobs import Page
 class AuditEntry:
     """An entry of the audit record.
 
-    `project` is None for actions on the cluster. `job` names a job whose project is to be filled in.
+    `project` is None for actions on the cluster. `job` and `sweep` name one whose project is to be filled in.
     """
 
     at: datetime
@@ -25,6 +25,7 @@ class AuditEntry:
     target: str
     project: str | None = None
     job: str | None = None
+    sweep: str | None = None
     status: int
     address: str
     request_id: str

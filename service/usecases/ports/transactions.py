@@ -24,6 +24,7 @@ from service.usecases.ports.rounds import Commands, RoundQueries, Rounds
 from service.usecases.ports.secrets import Secrets
 from service.usecases.ports.simulations import Simulations
 from service.usecases.ports.storage import Bundles
+from service.usecases.ports.sweeps import SweepQueries, Sweeps
 from service.usecases.ports.upkeep import Operations, Retention
 
 
@@ -46,6 +47,7 @@ class Transaction(Protocol):
     jobs: Jobs
     grants: Grants
     chains: Chains
+    sweeps: Sweeps
     nodes: Nodes
     links: HostLinks
     credentials: NodeCredentials
@@ -55,6 +57,7 @@ class Transaction(Protocol):
     bundles: Bundles
     simulations: Simulations
     job_queries: JobQueries
+    sweep_queries: SweepQueries
     node_queries: NodeQueries
     round_queries: RoundQueries
     retention: Retention

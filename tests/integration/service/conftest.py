@@ -20,6 +20,7 @@ from sqlalchemy import text
 
 from headway.contract.agents import COMMAND_FIELD, COMMANDS, AnyCommand, JoinReply, ReportReply, RunCommand
 from headway.contract.views.jobs import JobView
+from headway.contract.views.sweeps import SweepView
 from headway.tracing import Sends
 from service.adapters.postgres.engine.clock import DatabaseClock
 from service.adapters.redis import RedisCommandQueue, connect
@@ -164,6 +165,13 @@ class Harness:
         response = await self.client.post("/api/v1/jobs", json={"name": name, "run": "python -V", **spec})
         assert response.status_code == 201, response.text
         return JobView.model_validate_json(response.content)
+
+    async def submit_sweep(self, name: str, parameters: dict[str, Any], **spec: Any) -> SweepView:
+        sweep = {"parameters": parameters, **spec.pop("sweep", {})}
+        body = {"name": name, "run": "python -V", "sweep": sweep, **spec}
+        response = await self.client.post("/api/v1/sweeps", json=body)
+        assert response.status_code == 201, response.text
+        return SweepView.model_validate_json(response.content)
 
     async def job(self, job: str = "job") -> JobView:
         response = await self.client.get(f"/api/v1/jobs/{job}")

@@ -31,9 +31,9 @@ OF_AGENTS = frozenset(
     }
 )
 """These have rules of their own: a node may speak for itself alone."""
-_IN_BODY = frozenset({"submit_job", "create_token"})
+_IN_BODY = frozenset({"submit_job", "submit_sweep", "create_token"})
 """Operations that name their project in the body."""
-_ABOUT_A_PROJECT = ("{job}", "/projects/{", "/budgets/{")
+_ABOUT_A_PROJECT = ("{job}", "{sweep}", "/projects/{", "/budgets/{")
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ async def prepare(harness: Harness) -> tuple[Cast, list[Operation], Agent]:
     for project in ("red", "blue"):
         (await harness.client.put(f"/api/v1/projects/{project}", json={})).raise_for_status()
         await harness.submit(f"{project}-job", project=project)
+        await harness.submit_sweep(f"{project}-sweep", {"lr": [0.1, 0.2]}, project=project)
         budget = {"usd": 500, "period": "month", "project": project}
         (await harness.client.put(f"/api/v1/budgets/{project}-cap", json=budget)).raise_for_status()
     agent = await harness.join()
@@ -140,7 +141,7 @@ def _body(operation: str, node_id: str) -> Any:
     if operation == "set_project":
         return {"description": "of the project's own admin: quotas are not theirs"}
     body = examples().get(operation, {}).get("request")
-    if isinstance(body, dict) and operation in {"submit_job", "set_budget"}:
+    if isinstance(body, dict) and operation in {"submit_job", "submit_sweep", "set_budget"}:
         body = {**body, "project": "red"}
     return body
 
@@ -149,6 +150,7 @@ def path_of(operation: Operation, node_id: str) -> str:
     """The path with the names of what there is in `red`."""
     names = {
         "job": "red-job",
+        "sweep": "red-sweep",
         "project": "red",
         "name": "red" if "/projects/{name}" in operation.path else "red-cap",
         "node": "alpha",

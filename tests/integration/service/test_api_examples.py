@@ -30,6 +30,15 @@ SPEC = {
     "elastic": {"min": 1, "max": 4},
     "batch": {"global": 256},
 }
+SWEEP = {
+    "run": "python digits.py --lr $HEADWAY_PARAM_LR",
+    "sweep": {
+        "search": "random",
+        "trials": 2,
+        "parameters": {"lr": {"min": 0.0001, "max": 0.1, "log": True}},
+        "metric": "loss",
+    },
+}
 Step = tuple[str, str, str, Any]
 BEFORE: list[Step] = [
     ("whoami", "GET", "/whoami", None),
@@ -152,6 +161,13 @@ AFTER: list[Step] = [
     ("pause_job", "POST", "/jobs/digits/pause", None),
     ("resume_job", "POST", "/jobs/digits-2/resume", None),
     ("cancel_job", "POST", "/jobs/digits-2/cancel", {"force": False}),
+    ("submit_sweep", "POST", "/sweeps", {**SPEC, "name": "search", **SWEEP}),
+    ("list_sweeps", "GET", "/sweeps", None),
+    ("get_sweep", "GET", "/sweeps/search", None),
+    ("change_sweep", "PATCH", "/sweeps/search", {"priority": 80}),
+    ("pause_sweep", "POST", "/sweeps/search/pause", None),
+    ("resume_sweep", "POST", "/sweeps/search/resume", None),
+    ("cancel_sweep", "POST", "/sweeps/search/cancel", {"force": False}),
     ("diagnose", "GET", "/diagnosis", None),
     ("get_sign_in", "GET", "/sign-in", None),
     ("create_sign_in_link", "POST", "/sign-in/links", None),

@@ -34,6 +34,10 @@ async def two_tenants(harness: Harness) -> tuple[Agent, dict[str, dict[str, str]
         runs = await harness.submit(f"{project}-runs", project=project, elastic={"min": 1, "max": 1})
         waits = await harness.submit(f"{project}-waits", project=project, elastic={"min": 4, "max": 4})
         shared = await harness.submit("shared-name", project=project, elastic={"min": 4, "max": 4})
+        # The trials wait, as the other jobs that need more slots than there are.
+        sweep = await harness.submit_sweep(
+            f"{project}-sweep", {"lr": [0.1]}, project=project, elastic={"min": 4, "max": 4}
+        )
         question = {"changes": [{"change": "drop_job", "job": f"{project}-waits"}]}
         asked = await harness.client.post(
             "/api/v1/simulations", json=question, headers=bearer(token["token"])
@@ -45,6 +49,8 @@ async def two_tenants(harness: Harness) -> tuple[Agent, dict[str, dict[str, str]
             "waits": waits.id,
             "shared": shared.id,
             "simulation_id": asked.json()["id"],
+            "sweep": sweep.id,
+            "trial": sweep.trials[0].job_id,
         }
     await harness.client.put("/api/v1/budgets/cluster-cap", json={"kind": "hourly-cap", "usd": 1000})
     await harness.turn()
@@ -156,7 +162,19 @@ async def no_answer_holds_anything_of_another_project(harness: Harness, agent: A
     mine, theirs = names[MINE], names[THEIRS]
     signs = {
         THEIRS,
-        *(theirs[one] for one in ("job", "waits", "shared", "simulation_id", "token_id", "execution")),
+        *(
+            theirs[one]
+            for one in (
+                "job",
+                "waits",
+                "shared",
+                "simulation_id",
+                "token_id",
+                "execution",
+                "sweep",
+                "trial",
+            )
+        ),
     }
     asked, read = await reading(harness), 0
     for operation in asked:
@@ -181,9 +199,9 @@ async def admins_of_everything_see_both(harness: Harness, agent: Agent, names: N
     about = [
         one
         for one in await reading(harness)
-        if one.id in {"list_jobs", "list_nodes", "list_budgets", "list_rounds"}
+        if one.id in {"list_jobs", "list_sweeps", "list_nodes", "list_budgets", "list_rounds"}
     ]
-    assert len(about) == 4
+    assert len(about) == 5
     for operation in about:
         path = path_of(operation, MINE, names[MINE], agent.joined.node_id)
         text = (await harness.client.get(path)).text
@@ -210,6 +228,9 @@ async def asking_for_another_project_by_name_is_asking_for_nothing(harness: Harn
         f"jobs/{THEIRS}-runs?project={THEIRS}",
         f"jobs/{THEIRS}-runs",
         f"jobs/{names[THEIRS]['job']}/logs",
+        f"sweeps?project={THEIRS}",
+        f"sweeps/{THEIRS}-sweep",
+        f"sweeps/{names[THEIRS]['sweep']}/results",
         f"jobs/{names[THEIRS]['job']}/checkpoints",
     ):
         answer = await harness.client.get(f"/api/v1/{path}", headers=headers)
@@ -219,7 +240,7 @@ async def asking_for_another_project_by_name_is_asking_for_nothing(harness: Harn
         assert shown.status_code == 200
         assert THEIRS not in shown.text
     assert (await harness.client.get("/api/v1/cluster", headers=headers)).json()["jobs"] == {
-        "PENDING": 2,
+        "PENDING": 3,
         "RUNNING": 1,
     }
 
@@ -286,6 +307,7 @@ async def what_if_answers_are_for_those_who_see_the_same(harness: Harness, names
     assert {one["name"] for one in seen.json()["result"]["jobs"]} == {
         "azure-runs",
         "azure-waits",
+        "azure-sweep-1",
         "shared-name",
     }
     assert THEIRS not in seen.text

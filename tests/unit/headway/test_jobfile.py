@@ -112,7 +112,7 @@ def test_overrides_are_checked_like_the_file():
         ("batch: {global: 1_024}", "job.yaml:6: batch.global: ", "write 1024"),
         ("output: {max_size: 010GiB}", "job.yaml:6: output.max_size: ", ": 10GiB"),
         ("goal: {target: {loss: 01.5}}", "job.yaml:6: goal.target.loss: ", "write 1.5"),
-        ("goal: {target: {loss: on}}", "job.yaml:6: goal.target: must be a number", "on and off"),
+        ("goal: {target: {loss: on}}", "job.yaml:6: goal.target: loss: must be a number", "on and off"),
         ("hung_after: true", "job.yaml:6: hung_after: must be a number", "not true"),
     ],
 )

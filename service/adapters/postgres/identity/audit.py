@@ -25,9 +25,13 @@ VALUES = (
     "CAST(:audit_address AS text), CAST(:audit_request_id AS text), CAST(:audit_detail AS jsonb)"
 )
 _OF_JOB = f"SELECT project FROM jobs WHERE {{column}} = :audit_job ORDER BY ({TERMINAL_SQL}), submitted_at DESC LIMIT 1"  # noqa: S608
+_OF_SWEEP = (
+    "SELECT project FROM sweeps WHERE id = :audit_sweep OR name = :audit_sweep "
+    "ORDER BY id = :audit_sweep DESC, submitted_at DESC LIMIT 1"
+)
 _PROJECT = (
     "COALESCE(CAST(:audit_project AS text), "
-    f"({_OF_JOB.format(column='id')}), ({_OF_JOB.format(column='name')}))"
+    f"({_OF_JOB.format(column='id')}), ({_OF_JOB.format(column='name')}), ({_OF_SWEEP}))"
 )
 _ADD = f"INSERT INTO audit ({COLUMNS}) SELECT {VALUES.format(project=_PROJECT)}"
 _ADD_ALWAYS = text(_ADD)

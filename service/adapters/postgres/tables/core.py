@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -130,6 +131,40 @@ predecessors = Table(
     Index("ix_predecessors_predecessor_id", "predecessor_id"),
 )
 """Jobs that others wait for or waited for. A row outlives the job `predecessor_id`, so that the chain can be shown."""
+
+sweeps = Table(
+    "sweeps",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("sweep", JSON, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("idempotency_key", Text),
+    Column("request_digest", Text, nullable=False),
+    Column("submitted_at", Moment, nullable=False),
+    Index(
+        "uq_sweeps_idempotency_key",
+        "project",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+    ),
+    Index("ix_sweeps_listing", "submitted_at", "id"),
+    Index("ix_sweeps_name", "name"),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("sweep_id", Text, ForeignKey("sweeps.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("lowest", Float),
+    Column("highest", Float),
+    Index("uq_trials_sweep_id_number", "sweep_id", "number", unique=True),
+)
+"""Jobs of sweeps. `lowest` and `highest` are of the values of the sweep's metric that may have been thinned."""
 
 nodes = Table(
     "nodes",

@@ -94,6 +94,19 @@ _THIN = text(
     """
 )
 """Deletion of all but the first value of each job and name within `every_s`."""
+_KEEP_EXTREMES = text(
+    """
+    UPDATE trials SET lowest = least(trials.lowest, found.lowest), highest = greatest(trials.highest, found.highest)
+    FROM (
+        SELECT trials.job_id, min(value) AS lowest, max(value) AS highest
+        FROM metrics JOIN trials ON trials.job_id = metrics.job_id JOIN sweeps ON sweeps.id = trials.sweep_id
+        WHERE metrics.id > :after AND metrics.id <= :upto AND metrics.name = sweeps.sweep ->> 'metric'
+        GROUP BY trials.job_id
+    ) AS found
+    WHERE trials.job_id = found.job_id
+    """
+)
+"""Storage of the extremes of a sweep's metric, before values are deleted: the best of them must not be lost."""
 _BACKWARDS = (text("SET LOCAL enable_bitmapscan = off"), text("SET LOCAL enable_sort = off"))
 """Planner settings that make the lookup of the previous value a backward index scan.
 
@@ -163,6 +176,10 @@ _LAST_PHASE = text(
 )
 
 
+_EMPTY_SWEEPS = text(
+    "DELETE FROM sweeps WHERE NOT EXISTS (SELECT FROM trials WHERE trials.sweep_id = sweeps.id)"
+)
+"""Deletion of sweeps whose last trial was deleted. A sweep that is being submitted is not visible before its trials."""
 _NOT_WAITED_FOR = text(
     """
     NOT EXISTS (SELECT FROM predecessors JOIN jobs AS next ON next.id = predecessors.job_id
@@ -191,7 +208,10 @@ class PostgresRetention(OnSession, Retention):
             if left <= 0:
                 return JobsDeleted((), more=True)
         statement = delete(jobs).where(one_of(jobs.c.id, old), _NOT_WAITED_FOR).returning(jobs.c.id)
-        return JobsDeleted(await self._session.scalars(statement), more=len(old) == _JOBS_AT_ONCE)
+        deleted = await self._session.scalars(statement)
+        if deleted:
+            await self._session.execute(_EMPTY_SWEEPS)
+        return JobsDeleted(deleted, more=len(old) == _JOBS_AT_ONCE)
 
     async def unused_bundles(self, before: datetime) -> list[str]:
         # The rows are locked before the check. A submit that found its bundle holds that row's lock until
@@ -263,6 +283,8 @@ class PostgresRetention(OnSession, Retention):
         if upto == after:
             return False
         values = {"after": after, "upto": upto, "every_s": tier.every.total_seconds()}
+        extremes = {"after": after, "upto": upto}
+        await self._session.execute(_KEEP_EXTREMES, extremes)
         for setting in _BACKWARDS:
             await self._session.execute(setting)
         await self._session.execute(_THIN, values)

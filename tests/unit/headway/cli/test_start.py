@@ -46,7 +46,7 @@ def test_ps_imports_the_models_of_jobs_alone() -> None:
         name.removeprefix("headway.contract.") for name in found if name.startswith("headway.contract.")
     }
     assert models <= {
-        "output", "run_facts", "spec", "spec_after", "spec_env", "spec_goal", "spec_parts",
+        "output", "run_facts", "spec", "spec_after", "spec_env", "spec_goal", "spec_parameters", "spec_parts",
         "values", "values.balance", "values.devices", "values.dollars", "values.learning_rate_rules", "values.markets",
         "values.patterns", "values.quantities", "values.targets", "values.text", "values.tracker_names",
         "views", "views.forecasts", "views.jobs", "views.progress", "views.stored_files",

@@ -1,0 +1,46 @@
+"""A sweep of real jobs on real agents, from the job file to the table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from headway.contract.views.jobs import TERMINAL_STATES, JobState
+from tests.e2e.conftest import SCRIPTS, Cluster, job_name
+
+FILE = """
+name: {name}
+workdir: .
+run: python parabola.py
+elastic: {{resize: never}}
+progress: {{regex: 'step (?P<step>\\d+) loss (?P<loss>[\\d.]+)'}}
+sweep: {{parameters: {{x: [1, 2.5, 5]}}, metric: loss}}
+"""
+
+
+@pytest.mark.slow
+def test_trials_run_with_their_own_parameters_and_the_best_is_marked(
+    cluster: Cluster, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    name = job_name(request)[:40].strip("-")
+    (tmp_path / "parabola.py").write_bytes((SCRIPTS / "parabola.py").read_bytes())
+    file = tmp_path / "sweep.yaml"
+    file.write_text(FILE.format(name=name), encoding="utf-8")
+    submitted = cluster.headway("submit", str(file))
+    assert f"{name} is submitted with 3 trials" in submitted.stdout, submitted
+    cluster.until(
+        lambda: TERMINAL_STATES.issuperset(cluster.client.sweep(name).states), "the end of its trials"
+    )
+    view = cluster.client.sweep(name)
+    assert view.states == {JobState.SUCCEEDED: 3}, [one.message for one in view.trials]
+    assert view.best == 2
+    assert [one.value for one in view.trials] == [4.0, 0.25, 4.0]
+    assert [one.parameters for one in view.trials] == [{"x": 1}, {"x": 2.5}, {"x": 5}]
+    table = cluster.headway("sweep", name).stdout.splitlines()
+    assert table[0] == f"{name}: 3 trials, 3 SUCCEEDED. Best: {name}-2, loss 0.25."
+    assert [line.split()[:2] for line in table[2:]] == [["1", "SUCCEEDED"], ["*", "2"], ["3", "SUCCEEDED"]]
+    rows = list(csv.DictReader(io.StringIO(cluster.headway("sweep", name, "--csv").stdout)))
+    assert [one["best.loss"] for one in rows] == ["4.0", "0.25", "4.0"]
