@@ -23,6 +23,8 @@ Linux takes a quarter of the stack limit for arguments and environment, usually 
 _REFERENCE = re.compile(r"\$(?:\w+|\{[^}]*\}|\()")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\$\{\{")
 _HOME = re.compile(r"(?:^|:)~(?:/|$|:)")
+REFERENCES = (_TEMPLATE, _REFERENCE, _HOME)
+"""Patterns of text that a shell or a template would expand."""
 
 
 EnvName = Annotated[str, Field(pattern=ENV_NAME_PATTERN)]
@@ -69,7 +71,7 @@ def env_warnings(env: Mapping[str, str]) -> list[str]:
     """Return warnings about values that a shell or a template would expand, and that ranks get as they stand."""
     found = []
     for name, value in env.items():
-        for pattern in (_TEMPLATE, _REFERENCE, _HOME):
+        for pattern in REFERENCES:
             match = pattern.search(value)
             if match is not None:
                 found.append(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from headway.contract.launchers import launcher_warning
 from headway.contract.spec import JobSpec
-from headway.contract.spec_env import env_warnings
+from headway.contract.spec_env import REFERENCES, env_warnings
 
 ODD_SPACE = re.compile("[\u00a0\u1680\u2000-\u200d\u202f\u205f\u2060\u3000\ufeff]")
 """Characters that look like a space or like nothing, and that neither YAML nor a shell takes for a space."""
@@ -20,7 +20,24 @@ _PLAIN = ((ODD_SPACE, "a plain space"), (_ODD_QUOTE, "a plain quote"), (_ODD_DAS
 def warnings_of(spec: JobSpec) -> list[str]:
     """Return warnings that the user should read before the job starts."""
     launcher = launcher_warning(spec)
-    return [*([] if launcher is None else [launcher]), *run_warnings(spec.run), *env_warnings(spec.env)]
+    return [
+        *([] if launcher is None else [launcher]),
+        *run_warnings(spec.run),
+        *env_warnings(spec.env),
+        *_folder_warnings(spec),
+    ]
+
+
+def _folder_warnings(spec: JobSpec) -> list[str]:
+    """Return a warning if the name of the output folder holds what only a shell would expand."""
+    folder = spec.output.dir or ""
+    match = next((found for pattern in REFERENCES if (found := pattern.search(folder))), None)
+    if match is None:
+        return []
+    return [
+        f"output.dir holds {match[0]!r}: it is not expanded, so the folder has this name in the working folder; give a path "
+        "inside of the working folder, or leave dir out and write to $HEADWAY_OUTPUT_DIR"
+    ]
 
 
 def run_warnings(run: str) -> list[str]:

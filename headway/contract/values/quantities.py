@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
-_DURATION = re.compile(rf"^{_NUMBER}\s*(ms|s|m|h|d)?$")
+_DURATION = re.compile(rf"^{_NUMBER}\s*(ms|s|m|h|d)?$", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(rf"^{_NUMBER}\s*(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)?$")
+_SIZE = re.compile(rf"^{_NUMBER}\s*(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)?$", re.ASCII)
 _BYTES = {
     None: 1,
     "B": 1,

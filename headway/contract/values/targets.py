@@ -11,7 +11,7 @@ from typing import TypeAlias
 TargetText: TypeAlias = Mapping[str, float | str]
 """One metric and its value, as in the job file: `{loss: 1.5}`, or `{accuracy: ">= 0.95"}` with a direction."""
 _WITH_DIRECTION = re.compile(r"(<=|>=)\s*(\S+)")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 """A number as people write it. YAML 1.1 reads 1e-3 and -.5 as text."""
 _MOST_NAME = 128
 
@@ -46,10 +46,8 @@ def target_rule(target: TargetText) -> TargetRule:
             )
         if found is not None:
             falls, number = found[1] == "<=", found[2]
-    try:
-        numeric = float(number)
-    except ValueError:
-        numeric = math.nan
+    readable = not isinstance(number, str) or _NUMBER.fullmatch(number.strip())
+    numeric = float(number) if readable else math.nan
     if not math.isfinite(numeric):
         raise ValueError(f"{number!r} is no finite number; write for example {metric}: 1.5")
     return TargetRule(metric, numeric, falls)

@@ -74,7 +74,9 @@ def past_deadline(spec: JobSpec, now: datetime) -> InvalidField | None:
     deadline = spec.goal.deadline
     if deadline is None or deadline > now:
         return None
-    return InvalidField("goal.deadline", f"{deadline:%Y-%m-%d %H:%M} UTC is over; give a later time, or none")
+    return InvalidField(
+        "goal.deadline", f"goal.deadline: {deadline:%Y-%m-%d %H:%M} UTC is over; give a later time, or none"
+    )
 
 
 def refusal_of(spec: JobSpec, outlook: DeadlineOutlook | None) -> DeadlineRefused | None:

@@ -50,3 +50,12 @@ def test_an_environment_counts_names_values_and_secrets():
     problem = env_problem({"A": "x"}, {"TOKEN": MOST_ENV_BYTES})
     assert problem is not None
     assert (problem[0], "the largest is TOKEN" in problem[1]) == ("env", True)
+
+
+@pytest.mark.parametrize(
+    ("folder", "held"),
+    [("~/results", "'~/'"), ("out/$USER", "'$USER'"), ("{{ name }}", "'{{ name }}'"), ("results~", None)],
+)
+def test_an_output_folder_that_only_a_shell_would_expand_is_a_warning(folder: str, held: str | None):
+    found = warnings_of(JobSpec.model_validate({"name": "a", "run": "x", "output": {"dir": folder}}))
+    assert [held in one for one in found] == ([True] if held else [])

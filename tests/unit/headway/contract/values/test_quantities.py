@@ -63,7 +63,9 @@ def test_a_duration_is_short(seconds: float) -> None:
     assert len(duration(seconds)) <= 9
 
 
-@pytest.mark.parametrize("text", ["", "s", "-5s", "5 minutes", "1h30m", "1e", "nan", "inf", ".5s", "5.s"])
+@pytest.mark.parametrize(
+    "text", ["", "s", "-5s", "5 minutes", "1h30m", "1e", "nan", "inf", ".5s", "5.s", "３０s", "٣"]
+)
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration; write it like 30s, 5m or 2h"):
         parse_duration_s(text)

@@ -60,3 +60,9 @@ def test_wrong_targets_are_refused(written: dict[str, float | str]) -> None:
 def test_every_number_is_a_target(metric: str, value: float, sign: str) -> None:
     rule = target_rule({metric: f"{sign} {value!r}" if sign else value})
     assert rule == TargetRule(metric, value, {"<=": True, ">=": False, "": None}[sign])
+
+
+@pytest.mark.parametrize("value", [">= 1_0", "<= ٣", "٣", ">= 0x1"])
+def test_a_target_in_other_than_decimal_digits_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match=r"target|number"):
+        target_rule({"loss": value})
