@@ -23,6 +23,7 @@ from headway.contract.health import FaultCause
 from service.api.http.access import require_monitor
 from service.api.http.context import Context
 from service.api.http.pressure import Gates, Traffic
+from service.api.http.problems import PROBLEM
 from service.api.routes.upkeep.metrics_cluster import cluster_metrics
 from service.api.routes.upkeep.metrics_money import MoneyFigures, money_figures, money_metrics
 from service.domain.perf.milestones import AT_SUBMIT, ON_THE_WAY
@@ -40,7 +41,12 @@ router = APIRouter(tags=["health"])
 @router.get(
     "/metrics",
     operation_id="metrics",
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        401: PROBLEM,
+        403: PROBLEM,
+        503: PROBLEM,
+    },
     dependencies=[Depends(require_monitor)],
 )
 async def metrics(request: Request, context: Context) -> Response:
