@@ -15,11 +15,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from redis.exceptions import RedisError
-
 from service.adapters.postgres.database import PostgresTransaction
 from service.adapters.postgres.engine import dump
 from service.adapters.postgres.engine.schema import schema_problem
+from service.adapters.redis import RedisCommandQueue
 from service.domain.shared.errors import HeadwayServiceError, Unavailable
 from service.main import Service
 from service.settings import SettingsError, read_settings
@@ -51,9 +50,12 @@ async def run_restored(service: Service) -> list[str]:
 
 
 async def _bring_back(service: Service) -> list[str]:
-    await _empty_streams(service)
+    now = datetime.now(UTC)
+    number = await _empty_queue(service)
     async with service.database.session() as session:
-        done = await bring_back(PostgresTransaction(session), service.launch, datetime.now(UTC))
+        tx = PostgresTransaction(session)
+        await tx.commands.skip_deliveries(number, now)
+        done = await bring_back(tx, service.launch, now)
         await session.commit()
     problem = await schema_problem(service.database.engine)
     if problem is not None:
@@ -61,20 +63,16 @@ async def _bring_back(service: Service) -> list[str]:
     return [*_report(done), *await _missing_bundles(service, done)]
 
 
-async def _empty_streams(service: Service) -> None:
-    """Delete the command streams of nodes.
-
-    Commands since the backup name generations that no longer exist.
-    """
+async def _empty_queue(service: Service) -> int:
+    """Delete the commands since the backup, which name generations that no longer exist. Return `CommandQueue.empty`'s number."""
     try:
-        streams = [key async for key in service.redis.scan_iter("headway:node:*")]
-        if streams:
-            await service.redis.delete(*streams)
-    except (RedisError, OSError) as error:
+        number = await RedisCommandQueue(service.redis).empty()
+    except Unavailable as error:
         raise Unavailable(
-            f"Redis does not answer at HEADWAY_REDIS_URL ({type(error).__name__}), and may hold commands "
-            "since the backup. Start it, or start an empty Redis, and run `python -m service restored`"
+            f"{error.message}. Start the Redis of HEADWAY_REDIS_URL, or an empty one, and run `python -m service restored`"
         ) from error
+    assert number is not None, "it was asked for without a condition"
+    return number
 
 
 def _report(done: Restored) -> list[str]:

@@ -14,6 +14,11 @@ A role includes those before it: viewer, user, operator, admin. The list names t
 *everywhere*; a role everywhere holds in every project. Objects of projects without a role answer 404, and a role that does not suffice 403.
 [Roles and sign-in](../operations/access.md) describes users and roles.
 """
+_CALLERS = {
+    "join": "an agent with a join token or its node token",
+    "sign_storage": "only a rank, with the ticket of its job",
+    "download_bundle": "any token, or the node token of an agent",
+}
 
 
 def page(document: dict[str, Any]) -> str:
@@ -38,8 +43,8 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 def _who(path: str, operation: dict[str, Any]) -> str:
-    if operation["operationId"] == "join":
-        return "an agent with a join token or its node token"
+    if operation["operationId"] in _CALLERS:
+        return _CALLERS[operation["operationId"]]
     if path.startswith("/api/v1/agents"):
         return "only the agent of that node"
     if path == "/metrics":

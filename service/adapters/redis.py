@@ -1,7 +1,7 @@
 """Redis adapters: wake-up signals, the command queue, and the latest standstills of the service's loops.
 
-Redis holds nothing that PostgreSQL does not have, but for the standstills, without which only a warning of a diagnosis is
-missing.
+Redis may lose everything. Only two of its keys are not copies of PostgreSQL's data: the standstills, without which a
+diagnosis lacks a warning, and the latest delivery, without which a lost tail of PostgreSQL goes unnoticed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from headway.contract.agents import COMMAND_FIELD
 from headway.contract.standstills import Standstill
 from service.domain.shared.errors import Unavailable
 from service.usecases.ports.facts import WakeUp, WakeUps
-from service.usecases.ports.rounds import CommandQueue, PendingCommand
+from service.usecases.ports.rounds import CommandQueue, Delivery, PendingCommand
 from service.usecases.ports.upkeep import Standstills
 
 log = structlog.get_logger()
@@ -41,6 +41,27 @@ _STREAM_KEPT_S = 86_400
 """Time after which a stream without new commands expires.
 
 The service pushes its unacknowledged commands again.
+"""
+_DELIVERY = "headway:delivery"
+_PUSH = """
+local known = tonumber(redis.call('HGET', KEYS[1], 'number') or '0')
+if known >= tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', KEYS[1], 'number', ARGV[1], 'at_ms', ARGV[2])
+for i = 2, #KEYS do
+    redis.call('XADD', KEYS[i], 'MAXLEN', '~', ARGV[3], '*', ARGV[5], ARGV[i + 4])
+    redis.call('EXPIRE', KEYS[i], ARGV[4])
+end
+return 1
+"""
+_SKIP = """
+local known = tonumber(redis.call('HGET', KEYS[1], 'number') or '0')
+if ARGV[1] ~= '' and known ~= tonumber(ARGV[1]) then return false end
+return redis.call('HINCRBY', KEYS[1], 'number', ARGV[2])
+"""
+_DELIVERIES_LEFT_OUT = 1_000_000
+"""Gap that an emptied queue leaves in the delivery numbers.
+
+It exceeds the number of deliveries that a frozen former leader can have committed and not yet pushed.
 """
 _RECONNECT_S = 1.0
 _SEND_PAUSE_S = 0.01
@@ -77,24 +98,53 @@ class RedisCommandQueue(CommandQueue):
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
+        self._push = redis.register_script(_PUSH)
+        self._skip = redis.register_script(_SKIP)
 
-    async def push(self, commands: Sequence[PendingCommand]) -> None:
+    async def latest(self) -> Delivery | None:
         try:
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for command in commands:
-                    pipeline.xadd(
-                        stream_of(command.node_id),
-                        {COMMAND_FIELD: command.body},
-                        maxlen=_STREAM_MAX,
-                        approximate=True,
-                    )
-                for node_id in {command.node_id for command in commands}:
-                    pipeline.expire(stream_of(node_id), _STREAM_KEPT_S)
-                await pipeline.execute()
+            number, at_ms = await self._redis.hmget(_DELIVERY, ["number", "at_ms"])
         except (RedisError, OSError) as error:
             raise Unavailable(
                 f"Redis does not answer ({type(error).__name__}); commands are pushed later"
             ) from error
+        if number is None:
+            return None
+        return Delivery(int(number), datetime.fromtimestamp(int(at_ms or 0) / 1000, UTC))
+
+    async def push(self, commands: Sequence[PendingCommand], delivery: Delivery) -> bool:
+        keys: list[str] = [_DELIVERY, *(stream_of(command.node_id) for command in commands)]
+        values: list[str | int] = [
+            delivery.number,
+            int(delivery.at.timestamp() * 1000),
+            _STREAM_MAX,
+            _STREAM_KEPT_S,
+            COMMAND_FIELD,
+            *(command.body for command in commands),
+        ]
+        try:
+            pushed: Any = await self._push(keys, values)
+        except (RedisError, OSError) as error:
+            raise Unavailable(
+                f"Redis does not answer ({type(error).__name__}); commands are pushed later"
+            ) from error
+        return bool(pushed)
+
+    async def empty(self, latest: int | None = None) -> int | None:
+        try:
+            # The number first: no frozen leader can push between the deletion and the next delivery.
+            number: Any = await self._skip(
+                [_DELIVERY], ["" if latest is None else latest, _DELIVERIES_LEFT_OUT]
+            )
+            if number is None:
+                return None
+            async for stream in self._redis.scan_iter(stream_of("*"), count=1000):
+                await self._redis.unlink(stream)
+        except (RedisError, OSError) as error:
+            raise Unavailable(
+                f"Redis does not answer ({type(error).__name__}), and may hold commands that the database does not know"
+            ) from error
+        return int(number)
 
 
 class RedisStandstills(Standstills):

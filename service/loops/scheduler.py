@@ -11,10 +11,12 @@ from datetime import datetime, timedelta
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from service.cancellation import heed_cancellation
 from service.domain.life.life import Launch
 from service.domain.nodes.silence import SilenceRule
 from service.domain.policies.framework.checked import PolicyFailed
 from service.domain.policies.registry import DEFAULT, Policies
+from service.domain.shared.errors import Unavailable
 from service.domain.shared.retention import HISTORY_KEPT
 from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
@@ -88,7 +90,16 @@ class Scheduler:
         )
 
     async def work(self) -> None:
-        """Run all loops until cancelled."""
+        """Run all loops until cancelled.
+
+        The first delivery comes before the first round: a failover ends a term, and a database that lost its tail
+        must assign no generations before that is noticed.
+        """
+        try:
+            await self.deliver()
+        except Unavailable as error:
+            heed_cancellation()
+            log.warning("delivery_unchecked", reason=error.message)
         loops: list[tuple[Loop, WakeUp | None]] = [
             (self._round_loop(), WakeUp.ROUND),
             (
@@ -193,7 +204,7 @@ class Scheduler:
 
     async def deliver(self) -> None:
         """Push commands that are due to the nodes' streams."""
-        pushed = await deliver(self.transactions, self.queue, now=self.now())
+        pushed = await deliver(self.transactions, self.queue, launch=self.launch, now=self.now())
         if pushed:
             log.info("delivered", commands=pushed)
 

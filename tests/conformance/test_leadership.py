@@ -258,6 +258,30 @@ async def test_a_commit_of_an_older_term_is_refused(candidates: Candidates) -> N
         assert set(await tx.jobs.lock_many(["written", "refused"])) == {"written"}
 
 
+async def test_commit_in_a_term_of_the_same_number_of_another_process_is_refused(
+    candidates: Candidates,
+) -> None:
+    """A failover loses the first one's term, and the second one gets the number again."""
+    first, second = candidates.stand("first"), candidates.stand("second")
+    assert await first.leads_after() == 1
+    connection = await asyncpg.connect(candidates.url)
+    await connection.execute("DELETE FROM leadership")
+    await connection.close()
+    await first.leadership.resign()
+    assert await second.leads_after() == 1
+
+    async def write() -> None:
+        async with first.database.of_term(1).begin() as tx:
+            await store(tx, job_of("refused"))
+
+    with pytest.raises(Superseded):
+        await write()
+    async with second.database.of_term(1).begin() as tx:
+        await store(tx, job_of("written"))
+    async with second.database.begin() as tx:
+        assert set(await tx.jobs.lock_many(["written", "refused"])) == {"written"}
+
+
 async def test_a_lock_alone_is_refused_as_well(candidates: Candidates) -> None:
     """Whoever asks for a row to see whether it still leads learns it."""
     first = candidates.stand("first")

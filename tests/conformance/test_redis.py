@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from headway.local.redis import EmbeddedRedis
 from service.adapters.redis import RedisCommandQueue, RedisWakeUps, connect, stream_of
 from service.domain.shared.errors import Unavailable
 from service.usecases.ports.facts import WakeUp
-from service.usecases.ports.rounds import PendingCommand
+from service.usecases.ports.rounds import Delivery, PendingCommand
 from tests.waiting import until
 
 WITHIN_S = 60.0
@@ -41,6 +42,10 @@ def command(number: int, node: str = "n1") -> PendingCommand:
     return PendingCommand(f"c{number}", node, json.dumps({"number": number, "text": "ünïcode"}))
 
 
+def delivery(number: int) -> Delivery:
+    return Delivery(number, datetime(2026, 3, 10, 12, tzinfo=UTC) + timedelta(seconds=number))
+
+
 async def bodies(client: Redis, node: str) -> list[int]:
     entries = await client.xrange(stream_of(node))
     return [json.loads(fields[COMMAND_FIELD.encode()])["number"] for _, fields in entries]
@@ -48,21 +53,60 @@ async def bodies(client: Redis, node: str) -> list[int]:
 
 async def test_commands_reach_their_nodes_stream_in_order(client: Redis) -> None:
     queue = RedisCommandQueue(client)
-    await queue.push([command(1), command(2, "n2"), command(3)])
-    await queue.push([command(4)])
+    assert await queue.push([command(1), command(2, "n2"), command(3)], delivery(1))
+    assert await queue.push([command(4)], delivery(2))
     assert await bodies(client, "n1") == [1, 3, 4]
     assert await bodies(client, "n2") == [2]
     assert await bodies(client, "n3") == []
 
 
-async def test_no_commands_are_no_trouble(client: Redis) -> None:
-    await RedisCommandQueue(client).push([])
+async def test_push_without_commands_remembers_the_delivery(client: Redis) -> None:
+    queue = RedisCommandQueue(client)
+    assert await queue.latest() is None
+    assert await queue.push([], delivery(7))
+    assert await queue.latest() == delivery(7)
+
+
+@pytest.mark.parametrize("number", [6, 7])
+async def test_push_of_a_delivery_that_is_not_later_appends_nothing(client: Redis, number: int) -> None:
+    queue = RedisCommandQueue(client)
+    await queue.push([command(1)], delivery(7))
+    assert not await queue.push([command(2)], delivery(number))
+    assert await queue.latest() == delivery(7)
+    assert await bodies(client, "n1") == [1]
+    assert await queue.push([command(3)], delivery(8))
+    assert await bodies(client, "n1") == [1, 3]
+
+
+async def test_empty_drops_all_commands_and_refuses_late_deliveries(client: Redis) -> None:
+    queue = RedisCommandQueue(client)
+    await queue.push([command(1), command(2, "n2")], delivery(7))
+    number = await queue.empty(7)
+    assert number is not None
+    assert await bodies(client, "n1") == await bodies(client, "n2") == []
+    assert not await queue.push([command(3)], delivery(8))
+    assert await queue.push([command(4)], delivery(number + 1))
+    assert await bodies(client, "n1") == [4]
+
+
+async def test_empty_after_another_delivery_changes_nothing(client: Redis) -> None:
+    queue = RedisCommandQueue(client)
+    await queue.push([command(1)], delivery(8))
+    assert await queue.empty(7) is None
+    assert await bodies(client, "n1") == [1]
+    assert await queue.push([], delivery(9))
+
+
+async def test_empty_of_a_queue_that_saw_no_delivery_skips_numbers(client: Redis) -> None:
+    number = await RedisCommandQueue(client).empty()
+    assert number is not None
+    assert number > 0
 
 
 async def test_the_stream_of_a_node_that_is_away_is_bounded(client: Redis) -> None:
     queue = RedisCommandQueue(client)
     for start in range(0, 12_000, 2_000):
-        await queue.push([command(number) for number in range(start, start + 2_000)])
+        await queue.push([command(number) for number in range(start, start + 2_000)], delivery(start + 1))
     kept = await bodies(client, "n1")
     assert len(kept) < 11_000
     assert kept[-1] == 11_999
@@ -72,13 +116,13 @@ async def test_the_stream_of_a_node_that_is_away_is_bounded(client: Redis) -> No
 async def test_without_redis_a_push_says_that_it_waits(own_redis: EmbeddedRedis) -> None:
     client = connect(own_redis.url())
     queue = RedisCommandQueue(client)
-    await queue.push([command(1)])
+    await queue.push([command(1)], delivery(1))
     own_redis.stop()
     for _ in range(2):
         with pytest.raises(Unavailable, match="Redis does not answer"):
-            await asyncio.wait_for(queue.push([command(2)]), WITHIN_S)
+            await asyncio.wait_for(queue.push([command(2)], delivery(2)), WITHIN_S)
     own_redis.start()
-    await queue.push([command(3)])
+    await queue.push([command(3)], delivery(3))
     assert await bodies(client, "n1") == [3], "Redis keeps nothing; the outbox pushes again"
     await client.aclose()
 

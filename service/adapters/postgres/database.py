@@ -174,6 +174,7 @@ class Database:
         replace_closed_connections(self.pool)
         self.engine = self.pool.execution_options(isolation_level="READ COMMITTED")
         """Engine on the same connections whose transactions SQLAlchemy begins and ends."""
+        self._holder = holder
         self._send_wake_up = send_wake_up
         self._tell = tell
         self._share_half_life_s = share_half_life_s
@@ -196,7 +197,7 @@ class Database:
         """Return the transactions of the leader of `term`.
 
         A transaction that has written something is refused at its commit, with Superseded, unless `term` is
-        still the newest term.
+        still the newest term, and this process has it.
         """
         return _OfTerm(self, term)
 
@@ -209,7 +210,7 @@ class Database:
                 yield tx
                 await tx.unwritten_audit.flush()
                 if term is not None:
-                    await check_term(session, term)
+                    await check_term(session, term, self._holder)
                 await session.commit()
         for wake_up, about in tx.wake_ups:
             await self._send_wake_up(wake_up, about)

@@ -293,9 +293,9 @@ def _restored(facts: Facts, now: datetime) -> Iterator[Check]:
     yield Check(
         name="restore",
         level=Level.WARN,
-        found=f"The database was restored at {facts.restored_at:%Y-%m-%d %H:%M} UTC from a backup of "
-        f"{facts.known_until:%Y-%m-%d %H:%M} UTC.",
-        why="The time in between is in no job's bill, and jobs that were submitted then are gone.",
+        found=f"The database went back to its state of {facts.known_until:%Y-%m-%d %H:%M:%S} UTC, by a backup or a failover, "
+        f"as noticed at {facts.restored_at:%Y-%m-%d %H:%M:%S} UTC.",
+        why="Bills, submits and cancels of the time in between may be lost.",
         hint="Submit those jobs again. This notice is shown for a week.",
     )
 

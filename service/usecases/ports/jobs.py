@@ -115,6 +115,9 @@ class Jobs(Protocol):
         that another transaction has locked.
         """
 
+    async def never_assigned(self, generations: Collection[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return those generations that are newer than any that their job has had. Leave out unknown jobs."""
+
     async def switching(self) -> list[Job]:
         """Return the jobs with a switch in progress, locked. Leave out jobs that another transaction has locked."""
 

@@ -28,6 +28,14 @@ class PendingCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """A delivery of commands: its number, which grows with each, and the time at which it was committed."""
+
+    number: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class SlotCount:
     """The number of slots of one device kind, node state, market and price, and the number of them that jobs
     hold. `usd_per_slot_h` is None where the prices by device kind apply.
@@ -154,9 +162,41 @@ class Commands(Protocol):
     async def take_due(self, now: datetime, push_again_s: float, limit: int) -> list[PendingCommand]:
         """Return unacknowledged commands that were never pushed, or not for `push_again_s`, and mark them as pushed."""
 
+    async def latest_delivery(self) -> Delivery | None:
+        """Return the latest delivery that the database knows of, or None before the first."""
+
+    async def begin_delivery(self, now: datetime) -> Delivery:
+        """Store and return the next delivery."""
+
+    async def skip_deliveries(self, number: int, now: datetime) -> None:
+        """Give later deliveries numbers above `number`."""
+
 
 class CommandQueue(Protocol):
     """The command streams of the nodes."""
 
-    async def push(self, commands: Sequence[PendingCommand]) -> None:
-        """Append commands to the streams. Raise Unavailable if the queue does not answer."""
+    async def latest(self) -> Delivery | None:
+        """Return the latest delivery that the queue has seen, to the millisecond; None if it remembers none.
+
+        Raises:
+            Unavailable: the queue does not answer.
+        """
+
+    async def push(self, commands: Sequence[PendingCommand], delivery: Delivery) -> bool:
+        """Append the commands of a delivery to the streams, and remember the delivery, in one step.
+
+        If the queue has seen a delivery of this number or a higher one, append nothing and return False.
+
+        Raises:
+            Unavailable: the queue does not answer.
+        """
+
+    async def empty(self, latest: int | None = None) -> int | None:
+        """Drop all commands and skip delivery numbers. Return the number that later deliveries must exceed.
+
+        With `latest`, do nothing and return None if the queue has seen another delivery than that since. A repetition
+        after a failure is safe.
+
+        Raises:
+            Unavailable: the queue does not answer.
+        """

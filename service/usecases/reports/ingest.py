@@ -104,7 +104,26 @@ async def _runs_without_slots(tx: Transaction, node_id: str, holding: Sequence[H
     if not holding:
         return []
     granted = await tx.grants.on_node(node_id)
-    return [one for one in holding if (one.job_id, one.generation) not in granted]
+    stop = [one for one in holding if (one.job_id, one.generation) not in granted]
+    if stop:
+        await _log_never_assigned(tx, node_id, stop)
+    return stop
+
+
+async def _log_never_assigned(tx: Transaction, node_id: str, stop: Sequence[Holding]) -> None:
+    """Log generations that the database has never assigned: it may have lost them.
+
+    One agent's word is no proof, so nothing is restarted; see `service.usecases.upkeep.lost_tail` for the proof.
+    """
+    runs = await tx.jobs.never_assigned([(one.job_id, one.generation) for one in stop])
+    for job_id, generation in runs:
+        log.error(
+            "generation_never_assigned",
+            node=node_id,
+            job=job_id,
+            generation=generation,
+            what_next="if PostgreSQL failed over or was restored: stop the schedulers, run `python -m service restored`",
+        )
 
 
 async def _apply_entries(

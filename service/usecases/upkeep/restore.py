@@ -1,4 +1,4 @@
-"""Restoration after the database was recovered from a backup, while the cluster has moved on.
+"""Restoration after the database was recovered from a backup or lost its tail, while the cluster has moved on.
 
 The database does not know what agents run, which commands are in transit, and which generations were assigned
 since the backup. Therefore all jobs that it believes to run are treated as stopped on request. All numbers
@@ -41,14 +41,30 @@ class Restored:
     """Digests of bundles that jobs which have not ended refer to."""
 
 
-async def bring_back(tx: Transaction, launch: Launch, now: datetime) -> Restored:
+async def bring_back(
+    tx: Transaction,
+    launch: Launch,
+    now: datetime,
+    *,
+    terms_left_out: int = GENERATIONS_LEFT_OUT,
+    message: str = "",
+    as_of: datetime | None = None,
+) -> Restored:
     """Detach the restored database from the former state of the cluster.
 
     A repetition is safe, and costs the jobs another start.
+
+    Args:
+        tx: the transaction; the caller commits it.
+        launch: the parameters of starts.
+        now: the time of the restoration.
+        terms_left_out: gap in the terms of leaders, which ends the present term; 0 in a transaction of the leader.
+        message: the reason for events and nodes; empty: the restoration of a backup.
+        as_of: the moment to whose state the database went back, for the diagnosis; None: the latest that it has recorded.
     """
     known_until = await tx.operations.known_until() or now
-    message = f"the database was restored as of {known_until:%Y-%m-%d %H:%M:%S} UTC"
-    nodes = await tx.operations.disconnect_nodes(f"{message}; waiting for its agent", GENERATIONS_LEFT_OUT)
+    message = message or f"the database was restored as of {known_until:%Y-%m-%d %H:%M:%S} UTC"
+    nodes = await tx.operations.disconnect_nodes(f"{message}; waiting for its agent", terms_left_out)
     jobs = await tx.jobs.lock_many(sorted(await tx.operations.unended_jobs()))
     stopped = 0
     for job in jobs.values():
@@ -58,7 +74,7 @@ async def bring_back(tx: Transaction, launch: Launch, now: datetime) -> Restored
         if job.finished_at is None:
             newest = job.newest_generation + GENERATIONS_LEFT_OUT
             await tx.jobs.save(replace(job, newest_generation=newest))
-    await tx.operations.restored(known_until, now)
+    await tx.operations.restored(as_of or known_until, now)
     return Restored(
         known_until=known_until,
         at=now,

@@ -27,7 +27,7 @@ from sqlalchemy import text
 from headway.contract.views.jobs import JobView
 from service.api.app import create_app
 from service.loops.scheduler import Scheduler
-from service.usecases.ports.rounds import CommandQueue, PendingCommand
+from service.usecases.ports.rounds import CommandQueue, Delivery, PendingCommand
 from service.usecases.ports.storage import Stored, StoredObjects
 from service.usecases.ports.transactions import Transaction, Transactions
 from tests.integration.service.cloud import Crash
@@ -148,15 +148,23 @@ class MortalTransactions:
 
 @dataclass
 class MortalQueue:
-    """Implements `CommandQueue`; some of the commands may get through."""
+    """Implements `CommandQueue`; a delivery gets through as a whole, whether or not its process hears of that."""
 
     real: CommandQueue
     mortal: Mortal
 
-    async def push(self, commands: Sequence[PendingCommand]) -> None:
-        for command in commands:
-            await self.real.push([command])
-            self.mortal.step()
+    async def latest(self) -> Delivery | None:
+        return await self.real.latest()
+
+    async def push(self, commands: Sequence[PendingCommand], delivery: Delivery) -> bool:
+        pushed = await self.real.push(commands, delivery)
+        self.mortal.step()
+        return pushed
+
+    async def empty(self, latest: int | None = None) -> int | None:
+        number = await self.real.empty(latest)
+        self.mortal.step()
+        return number
 
 
 @dataclass

@@ -165,7 +165,7 @@ async def test_a_database_from_a_backup(harness: Harness) -> None:
     await execute(
         harness, "UPDATE database_state SET backed_up_at = now() - interval '1 day', restored_at = now()"
     )
-    assert "in no job's bill" in (await found(harness, "restore")).why
+    assert "may be lost" in (await found(harness, "restore")).why
     await execute(harness, "UPDATE database_state SET restored_at = now() - interval '8 days'")
     assert "restore" not in await names()
 

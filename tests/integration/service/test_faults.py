@@ -164,7 +164,8 @@ async def test_unacknowledged_commands_are_pushed_again(harness: Harness) -> Non
     due = datetime.now(UTC) + timedelta(seconds=6)
     async with harness.service.database.begin() as tx:
         again = await tx.commands.take_due(due, 5.0, 10)
-    await harness.scheduler.queue.push(again)
+        delivery = await tx.commands.begin_delivery(due)
+    assert await harness.scheduler.queue.push(again, delivery)
     run = run_of(await agent.commands())
     await agent.report(entry("ranks_started", run, how="spawn"))
     async with harness.service.database.begin() as tx:
@@ -271,7 +272,8 @@ async def test_redis_goes_away_and_comes_back(tmp_path: Path, database_url: str)
             redis.start()
             due = datetime.now(UTC) + timedelta(seconds=6)
             async with harness.service.database.begin() as tx:
-                await harness.scheduler.queue.push(await tx.commands.take_due(due, 5.0, 10))
+                delivery = await tx.commands.begin_delivery(due)
+                await harness.scheduler.queue.push(await tx.commands.take_due(due, 5.0, 10), delivery)
             assert run_of(await agent.commands()).job_name == "job"
 
 

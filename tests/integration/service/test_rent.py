@@ -336,7 +336,8 @@ async def test_a_leader_whose_term_is_over_launches_nothing(stage: Stage) -> Non
         (wanted,) = await tx.machines.open()
     join = JoinBy(url="http://headway", token="token", node_name="node")
 
-    leadership = PostgresLeadership(stage.harness.service.settings.database_url, "the next one")
+    service = stage.harness.service
+    leadership = PostgresLeadership(service.settings.database_url, service.holder)
     assert await leadership.acquire() == 1
     await leadership.resign()
     with pytest.raises(Superseded):

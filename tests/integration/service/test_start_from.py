@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import httpx
 import pytest
 
-from headway.contract.manifest import CheckpointPart, Manifest, Name
+from headway.contract.manifest import Name
 from headway.contract.views.jobs import JobView
 from headway.contract.views.stored_files import CheckpointPage
 from tests.integration.service.conftest import Harness
-
-PART = b"weights"
-
-
-async def save(harness: Harness, job_id: str, name: Name, samples: int) -> None:
-    """Store a complete checkpoint with one part."""
-    part = CheckpointPart("0-0.safetensors", len(PART), hashlib.sha256(PART).hexdigest())
-    manifest = Manifest(
-        generation=name.generation,
-        epoch=name.epoch,
-        samples_in_epoch=name.samples,
-        samples=samples,
-        parts=(part,),
-    )
-    folder = f"checkpoints/{job_id}/{name}"
-    await harness.service.storage.put(f"{folder}/{part.key}", PART)
-    await harness.service.storage.put(f"{folder}/manifest.json", manifest.to_text())
+from tests.integration.service.saving import PART, save
 
 
 async def ask(harness: Harness, start: str, name: str = "new", key: str | None = None) -> httpx.Response:

@@ -13,10 +13,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from headway.contract.manifest import CheckpointPart, Manifest, Name
+from headway.contract.manifest import Name
 from headway.contract.views.stored_files import CheckpointPage
 from tests.faulty_store import BUCKET, FaultyStore, faulty_store
 from tests.integration.service.conftest import Agent, Harness, entry, harness_of, make_settings, run_of
+from tests.integration.service.saving import save
 from tests.integration.service.test_life_of_a_job import message
 
 _ANSWERED_WITHIN_S = 20.0
@@ -115,21 +116,6 @@ async def test_store_away_every_request_is_503_within_seconds_and_nothing_acknow
     assert (await harness.job("other")).id == other.id
 
 
-async def save(harness: Harness, job_id: str, name: Name, samples: int) -> str:
-    part = CheckpointPart("0-0.safetensors", 3, hashlib.sha256(b"abc").hexdigest())
-    manifest = Manifest(
-        generation=name.generation,
-        epoch=name.epoch,
-        samples_in_epoch=name.samples,
-        samples=samples,
-        parts=(part,),
-    )
-    folder = f"checkpoints/{job_id}/{name}"
-    await harness.service.storage.put(f"{folder}/{part.key}", b"abc")
-    await harness.service.storage.put(f"{folder}/manifest.json", manifest.to_text())
-    return f"s3://{BUCKET}/one/{folder}"
-
-
 async def test_list_lags_behind_a_reported_checkpoint_is_shown_and_given_to_the_next_start(
     harness: Harness, store: FaultyStore
 ) -> None:
@@ -142,7 +128,7 @@ async def test_list_lags_behind_a_reported_checkpoint_is_shown_and_given_to_the_
     await save(harness, job.id, Name(1, 0, 8), 8)
     store.remember()
     store.stale = True
-    uri = await save(harness, job.id, Name(1, 0, 16), 16)
+    uri = f"s3://{BUCKET}/one/{await save(harness, job.id, Name(1, 0, 16), 16)}"
     said = {"uri": uri, "samples": 16, "size_bytes": 3, "save_s": 0.1, "total_s": 0.1}
     await agent.report(entry("rank_message", run, **message("checkpointed", 1, **said)))
 

@@ -33,7 +33,7 @@ _NEXT_TERM = """
     ON CONFLICT (id) DO UPDATE SET term = known.term + 1, holder = $1, renewed_at = clock_timestamp()
     RETURNING term
 """
-_RENEW = "UPDATE leadership SET renewed_at = clock_timestamp() WHERE id = 1 AND term = $1"
+_RENEW = "UPDATE leadership SET renewed_at = clock_timestamp() WHERE id = 1 AND term = $1 AND holder = $2"
 _WHO_LEADS = "SELECT term, holder, renewed_at FROM leadership WHERE id = 1"
 _LOCK_HOLDER = """
     SELECT activity.pid, activity.application_name
@@ -49,11 +49,13 @@ _END_SESSIONS = """
 """
 
 _WROTE_NOTHING = Statement("SELECT pg_current_xact_id_if_assigned() IS NULL AS nothing")
-_NEWEST = Statement("SELECT term FROM leadership FOR SHARE")
+_NEWEST = Statement("SELECT term, holder FROM leadership FOR SHARE")
 
 
-async def check_term(session: Session, term: int) -> None:
-    """Let a transaction commit only if `term` is the newest term. Call it last in the transaction.
+async def check_term(session: Session, term: int, holder: str) -> None:
+    """Let a transaction commit only if `term` is the newest term, and `holder` has it. Call it last in the transaction.
+
+    After a failover that lost the beginning of a term, another process can get a term of the same number.
 
     The row stays locked in share mode until the commit, so that no newer term can begin in between. A
     transaction that has written nothing passes: its result may be late, and a read-only transaction could not
@@ -65,10 +67,10 @@ async def check_term(session: Session, term: int) -> None:
     (wrote,) = await session.fetch(_WROTE_NOTHING)
     if wrote.nothing:
         return
-    newest = next((row.term for row in await session.fetch(_NEWEST)), None)
-    if newest != term:
+    newest = next(((row.term, row.holder) for row in await session.fetch(_NEWEST)), (None, None))
+    if newest != (term, holder):
         raise Superseded(
-            f"another scheduler leads, in term {newest}; the changes of term {term} were not written"
+            f"another scheduler leads, in term {newest[0]}; the changes of term {term} were not written"
         )
 
 
@@ -176,7 +178,7 @@ class PostgresLeadership(Leadership):
                 return "the connection that held the lock is gone"
             try:
                 async with asyncio.timeout(self._bound_s - self._renew_every_s):
-                    done = await connection.execute(_RENEW, self._term)
+                    done = await connection.execute(_RENEW, self._term, self._holder)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 return f"its term could not be renewed in time ({type(error).__name__})"
             if done != "UPDATE 1":

@@ -87,13 +87,13 @@ _MEASURE_INTO = """
         gradient_var = coalesce(excluded.gradient_var, known.gradient_var),
         updated_at = excluded.updated_at
     """
-_MEASURE = Statement(_MEASURE_INTO.format(table="measurements"))
-_MEASURE_BEHIND = Statement(_MEASURE_INTO.format(table="slow_link_measurements"))
-"""Addition of a batch of steps to the statistics.
+"""Addition of a batch of steps to the statistics in a table.
 
 For the local batch, the accumulation and the smoothed gradient noise the latest value replaces the earlier
 one. `log_noise_sum` has the logarithm of the noise scale, added up over `noise_steps`. Uneven ranks can change their shares between reports.
 """
+_MEASURE = Statement(_MEASURE_INTO.format(table="measurements"))
+_MEASURE_BEHIND = Statement(_MEASURE_INTO.format(table="slow_link_measurements"))
 
 _LAST_TURN = Statement(
     """

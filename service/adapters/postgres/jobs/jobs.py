@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import lru_cache
@@ -135,6 +135,15 @@ async def find_row(
     raise NotFound(f"no job has the id or name {job_id!r}; {hint}`headway ps -a` lists them.")
 
 
+_INT_MAX = 2**31 - 1  # agents can name any number
+_NEVER_ASSIGNED = Statement(
+    """
+    SELECT jobs.id, one.number FROM unnest(CAST(:ids AS text[]), CAST(:numbers AS int[])) AS one(id, number)
+    JOIN jobs ON jobs.id = one.id AND jobs.newest_generation < one.number ORDER BY jobs.id, one.number
+    """
+)
+
+
 class PostgresJobs(StoredHistory, Jobs):
     """Jobs in PostgreSQL."""
 
@@ -220,6 +229,11 @@ class PostgresJobs(StoredHistory, Jobs):
             f'{{"id": {json.dumps(job.id)}, "progress": {job.progress.model_dump_json()}}}' for job in jobs
         ]
         await self._session.fetch(_SAVE_PROGRESS, rows=f"[{', '.join(rows)}]")
+
+    async def never_assigned(self, generations: Collection[tuple[str, int]]) -> list[tuple[str, int]]:
+        ids, numbers = [job for job, _ in generations], [min(number, _INT_MAX) for _, number in generations]
+        rows = await self._session.fetch(_NEVER_ASSIGNED, ids=ids, numbers=numbers)
+        return [(row.id, row.number) for row in rows]
 
     async def switching(self) -> list[Job]:
         return [row_to_job(row) for row in await self._session.fetch(_SWITCHING)]

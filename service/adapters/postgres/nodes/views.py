@@ -109,8 +109,9 @@ class PostgresNodeQueries(OnSession, NodeQueries):
         query = select(nodes).where(~((nodes.c.state == NodeState.LOST) & over)).order_by(nodes.c.name)
         rows = await self._session.rows(query)
         silence_s = silence.silence_of(sum(row.state != NodeState.LOST for row in rows))
-        alone = apart_of(await PostgresHostLinks(self._session).concerning_failures(), now).alone
-        behind = await PostgresHostLinks(self._session).slow()
+        links = PostgresHostLinks(self._session)
+        alone = apart_of(await links.concerning_failures(), now).alone
+        behind = await links.slow()
         notes = {node: _SLOW.format(link) for node, link in behind.items()} | {
             node: _ALONE.format(failure) for node, failure in alone.items()
         }

@@ -12,7 +12,7 @@ from headway.contract.agents import AnyCommand, NodeState
 from service.adapters.postgres.engine.session import OnSession, Statement
 from service.adapters.postgres.tables.core import commands, nodes
 from service.usecases.ports.facts import CommandTaken
-from service.usecases.ports.rounds import Commands, PendingCommand
+from service.usecases.ports.rounds import Commands, Delivery, PendingCommand
 
 _ADD = Statement(
     """
@@ -35,6 +35,22 @@ _ACKNOWLEDGE = Statement(
     RETURNING commands.id AS command_id, commands.node_id, commands.body->>'kind' AS kind, commands.job_id, jobs.project,
         jobs.reason, commands.generation, commands.body->>'traceparent' AS traceparent, commands.created_at,
         commands.acknowledged_at
+    """
+)
+
+
+_LATEST_DELIVERY = Statement("SELECT number, at FROM deliveries")
+_BEGIN_DELIVERY = Statement(
+    """
+    INSERT INTO deliveries AS known (id, number, at) VALUES (1, 1, :now)
+    ON CONFLICT (id) DO UPDATE SET number = known.number + 1, at = excluded.at
+    RETURNING number, at
+    """
+)
+_SKIP_DELIVERIES = Statement(
+    """
+    INSERT INTO deliveries AS known (id, number, at) VALUES (1, CAST(:number AS bigint) + 1, :now)
+    ON CONFLICT (id) DO UPDATE SET number = greatest(known.number, excluded.number), at = excluded.at
     """
 )
 
@@ -93,3 +109,14 @@ class PostgresCommands(OnSession, Commands):
         )
         rows = sorted(await self._session.rows(statement), key=lambda row: row.sequence)
         return [PendingCommand(row.id, row.node_id, json.dumps(row.body)) for row in rows]
+
+    async def latest_delivery(self) -> Delivery | None:
+        rows = await self._session.fetch(_LATEST_DELIVERY)
+        return next((Delivery(row.number, row.at) for row in rows), None)
+
+    async def begin_delivery(self, now: datetime) -> Delivery:
+        (row,) = await self._session.fetch(_BEGIN_DELIVERY, now=now)
+        return Delivery(row.number, row.at)
+
+    async def skip_deliveries(self, number: int, now: datetime) -> None:
+        await self._session.fetch(_SKIP_DELIVERIES, number=number, now=now)

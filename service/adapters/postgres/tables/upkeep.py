@@ -93,6 +93,19 @@ retention_cursors = Table(
 Index("ix_slot_grants_job_id", slot_grants.c.job_id)
 """Index for the deletion of a job, which deletes its grants without a scan of all grants."""
 
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+    Column("at", Moment, nullable=False),
+    CheckConstraint("id = 1", name="only_one"),
+)
+"""The latest delivery of commands, in one row.
+
+`number` grows with every delivery. A queue that knows a higher number proves that the database has lost commits.
+"""
+
 database_state = Table(
     "database_state",
     metadata,
