@@ -25,6 +25,7 @@ class UnusedParameters:
         self._parameters = parameters
         self.reduced = False
         """True once a backward pass has averaged the gradient of the present batch."""
+        self._reached = False
         self._kept: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._left: set[nn.Parameter] = set()
         self._without: set[nn.Parameter] = set()
@@ -32,6 +33,16 @@ class UnusedParameters:
             parameter.register_post_accumulate_grad_hook(self._left.discard)  # type: ignore[no-untyped-call]
             for parameter in parameters
         ]
+
+    def begin(self) -> None:
+        """Begin a micro-batch."""
+        self.reduced = self._reached = False
+        self._left.update(self._parameters)
+
+    @property
+    def touched(self) -> bool:
+        """True if a backward pass has reached a parameter in the present micro-batch."""
+        return self.reduced or self._reached or len(self._left) < len(self._parameters)
 
     def close(self) -> None:
         """Remove the hooks from all parameters."""
@@ -42,8 +53,7 @@ class UnusedParameters:
 
     def await_backward(self, output: Any) -> Any:
         """Return the output of a forward pass whose backward pass will give every parameter a gradient."""
-        self._left.update(self._parameters)
-        self._without = {one for one in self._parameters if one.grad is None}
+        self._await_pass()
 
         def watch(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.requires_grad:
@@ -52,6 +62,11 @@ class UnusedParameters:
             return tensor
 
         return tree_map_only(torch.Tensor, watch, output)
+
+    def _await_pass(self) -> None:
+        self._reached = self.touched
+        self._left.update(self._parameters)
+        self._without = {one for one in self._parameters if one.grad is None}
 
     def finish(self) -> None:
         """Add what earlier passes of the batch averaged to the average of the pass that has ended."""
