@@ -245,7 +245,7 @@ class Gradients:
             return False
         if alone:
             self._end_part()
-            everyone = [self.parts.counts]
+            everyone: Sequence[Sequence[int]] = [self.parts.counts]
         elif (found := self._missing_of_everyone()) is None:
             return False
         else:
