@@ -93,6 +93,10 @@ REPLICAS_DIFFER = "REPLICAS_DIFFER: "
 """Beginning of the line by which each rank says what differs between ranks that must be equal; it leaves with `EXIT_RETRY`."""
 GRADIENTS_LOST = "GRADIENTS_LOST"
 """Code of a warning about samples that count as trained, and whose gradients were lost."""
+BATCH_LEFT_OUT = "BATCH_LEFT_OUT"
+"""Code of a warning about a batch that counts as trained and took no step, because the script called no `backward()` for a part."""
+COUNTER_BEGAN_ANEW = "COUNTER_BEGAN_ANEW"
+"""Code of a warning about a script that accumulates by its own counter, which a restart has set to its beginning."""
 STATE_NOT_PREPARED = "STATE_NOT_PREPARED"
 """Code of a warning about a module that changes in training, and was not given to `prepare`."""
 PEER_LOST = "a peer was lost"
@@ -361,8 +365,8 @@ class StandsStill(Envelope):
 class Warned(Envelope):
     """A fact by which the result may differ from that of an undisturbed run: `text` says what happened, and what to do.
 
-    Several ranks may send it with the same `text`; the service records it once. `code` is `GRADIENTS_LOST` or
-    `STATE_NOT_PREPARED`.
+    Several ranks may send it with the same `text`; the service records it once. `code` is `GRADIENTS_LOST`,
+    `BATCH_LEFT_OUT`, `COUNTER_BEGAN_ANEW` or `STATE_NOT_PREPARED`.
     """
 
     TYPE: ClassVar[str] = "warned"

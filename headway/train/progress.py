@@ -24,6 +24,7 @@ class StepProgress:
         self._batching = batching
         self._gradients = gradients
         self._stepped = False
+        self._passes = 0
         self._named = False  # a batch without a step
 
     def begin(self, place: Place, step: Step) -> None:
@@ -40,7 +41,7 @@ class StepProgress:
         said = Statement(
             *(request, ordered, mine.count, mine.total, mine.squares, compute_s),
             efficiency=self.efficiency,
-            stepped=int(self._stepped),
+            stepped=int(self._stepped) | self._passes << 1,
         )
         if probe is None:
             return said
@@ -53,11 +54,16 @@ class StepProgress:
         Without an agreement, because a peer was lost, the next synchronisation makes the ranks equal.
         """
         self._stepped = self._gradients.stepped
+        self._passes = 0 if self._gradients.left_out else self._gradients.parts.passes
         self._gradients.carried.batch_ended(
             stepped=self._stepped or self._gradients.asked_to_step,
             holds_gradients=not self._stepped and self._gradients.held,
         )
-        if not (self._stepped or self._named) and self._batching.split.rank == 0 and not self._is_scaled:
+        if (
+            not (self._stepped or self._named or self._gradients.left_out)
+            and self._batching.split.rank == 0
+            and not self._is_scaled
+        ):
             self._named = True
             warn(
                 f"the batch at sample {place.position.samples} of epoch {place.position.epoch} ended without "

@@ -7,7 +7,15 @@ from contextlib import suppress
 from typing import NoReturn
 
 from headway.contract.orders import Order
-from headway.contract.runtime import GRADIENTS_LOST, PEER_LOST, STATE_NOT_PREPARED, Ready, Warned
+from headway.contract.runtime import (
+    BATCH_LEFT_OUT,
+    COUNTER_BEGAN_ANEW,
+    GRADIENTS_LOST,
+    PEER_LOST,
+    STATE_NOT_PREPARED,
+    Ready,
+    Warned,
+)
 from headway.preemption import StopRequest
 from headway.train.checkpoint.replica import Place, Replica
 from headway.train.checkpoint.saving import Saver
@@ -79,6 +87,10 @@ class Training:
         self.in_step: tuple[float, Position] | None = None
         self.left_alone: LoopLeft | None = None
         self._left_batch: Position | None = None
+        self._left_out = 0
+        self._saves_own_step = (
+            False  # the first one since a restart, so that losses cannot undo each step for ever
+        )
         self._without_repeat = (
             False  # the next loss is that of a new rank, after a batch that counts on all ranks
         )
@@ -133,6 +145,9 @@ class Training:
         if self._replica.is_sharded:
             batching.keep_in_step()
         batching.restore_noise(self.place.noise)
+        if self.place.accumulates and self._team.peers is not None:
+            self.gradients.carried.resume()
+            self._saves_own_step = True
         self._batching = batching
         self._reporter.goal = goal
         self._progress = StepProgress(goal, batching, self.gradients)
@@ -189,6 +204,13 @@ class Training:
         self.in_step = None
         if self.gradients.carried.counted_twice:
             self._return_to_checkpoint()
+        if (uneven := self.gradients.carried.uneven_restart()) is not None:
+            self._say(
+                COUNTER_BEGAN_ANEW,
+                f"after the restart the script's first optimizer step had {uneven[0]} batches and its second {uneven[1]}: its own "
+                "counter began anew, so the result may differ from that of an undisturbed run; give the counter to prepare(), count by "
+                f"the step of run.train_steps, or {ACCUMULATE}",
+            )
         if committed and self._team.rank == 0:
             self._say(STATE_NOT_PREPARED, self._strays.after_step())
         if committed and self._agreement is not None:
@@ -285,7 +307,7 @@ class Training:
         request = BoundaryRequest.CONTINUE
         if self._stop.received and not self._leaves_alone(order):
             request = BoundaryRequest.STOP
-        elif self.peers.is_main and self._saver.due(self._team.losses_per_h()):
+        elif self.peers.is_main and (self._saves_own_step or self._saver.due(self._team.losses_per_h())):
             request = BoundaryRequest.CHECKPOINT
         return self._present_progress.statement(request, order.generation if order else 0, mine)
 
@@ -295,6 +317,8 @@ class Training:
 
     def _commit(self, step: Step, ledger_of: LedgerOf) -> bool:
         """Commit the step if its gradient is complete. Sets the agreement, None when a peer was lost."""
+        if self.gradients.leaves_out():
+            self._tell_of_left_out(len(step.batch))
         whole = self.gradients.stepped or self.gradients.intact
         self._agreement = None
         try:
@@ -363,6 +387,7 @@ class Training:
             self._change_members(self._team.due())
         elif agreement.request is BoundaryRequest.CHECKPOINT and self._saves:
             self._saver.begin(self._replica, self.place)
+            self._saves_own_step = False
 
     def _awaits_own_step(self, *, stops: bool) -> bool:
         """Return True, on every rank alike, if a change waits for the step of a script that accumulates on its own.
@@ -405,6 +430,17 @@ class Training:
             f"the gradients of {lost} batches before sample {self.place.samples:,} are lost: the script accumulates over batches "
             f"by itself, and took no step in time, so the result differs from that of an undisturbed run; {ACCUMULATE}, which "
             "loses none"
+        )
+
+    def _tell_of_left_out(self, samples: int) -> None:
+        self._left_out += 1
+        if self._left_out & (self._left_out - 1):
+            return  # the 1st, 2nd, 4th, 8th, … of this process is said
+        self._say(
+            BATCH_LEFT_OUT,
+            f"the {samples} samples after sample {self.place.samples:,} took no step: the script called no backward() for a part "
+            "of this batch, and on one rank its condition decides on the whole batch; where it concerns single samples, give "
+            "these a loss of 0 instead of leaving them out, so that the result does not depend on the number of ranks",
         )
 
     def _say(self, code: str, text: str | None) -> None:

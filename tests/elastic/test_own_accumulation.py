@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.contract.runtime import EXIT_RETRY, Checkpointed, Warned
+from headway.contract.runtime import COUNTER_BEGAN_ANEW, EXIT_RETRY, Checkpointed, Warned
 from tests.elastic.harness import Job
 from tests.elastic.live import Live
 from tests.elastic.test_live import lose
@@ -83,3 +83,35 @@ def test_checkpoint_within_an_accumulation_waits_for_its_step(job: Callable[...,
     saved = [one.samples for one in trained.messages(Checkpointed)]
     assert len(saved) > 1, "none but the last"
     assert [one % (4 * EVERY) for one in saved] == [0] * len(saved)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "said"), [(["--first"], {COUNTER_BEGAN_ANEW}), ([], set())])
+def test_restart_that_begins_an_own_counter_anew_is_named_if_it_steps_in_other_batches(
+    job: Callable[..., Job], options: list[str], said: set[str]
+) -> None:
+    arguments = ["--every", EVERY, "--batches", BATCHES, *options]
+    live = Live(job("accumulating.py", *arguments, HEADWAY_CHECKPOINT_EVERY_S="0.001"))
+    live.start(2, steps=2 * EVERY + 5)
+    live.wait_until_held()
+    live.until(lambda: any(one.samples > 4 * EVERY for one in live.messages(Checkpointed)))
+    live.give(lose(live, live.members[1]))
+    live.allow_all()
+    assert live.wait() == [EXIT_RETRY], live.output()
+    again = live.job.run(1, generation=9)
+    assert {one.code for one in again.messages(Warned)} == said
+
+
+@pytest.mark.slow
+def test_restarted_script_that_accumulates_saves_its_first_step_so_that_losses_cannot_undo_all(
+    accumulating: Live,
+) -> None:
+    live = accumulating
+    live.start(2, steps=EVERY + 2, HEADWAY_CHECKPOINT_EVERY_S="0.001")
+    live.wait_until_held()
+    live.give(lose(live, live.members[1]))
+    live.allow_all()
+    assert live.wait() == [EXIT_RETRY], live.output()
+    again = live.job.run(1, generation=9, HEADWAY_CHECKPOINT_EVERY_S="3600")
+    saved = [one.samples for one in again.messages(Checkpointed)]
+    assert saved == [4 * 2 * EVERY, 4 * BATCHES]

@@ -38,7 +38,7 @@ class Statement:
     the last step without waits for peers. `square` is the squared norm of its last gradient before the
     all-reduce, weighted by its samples. `squared_mean` is that of the mean gradient. `noise_every` is the interval in
     steps that it proposes for measurements of the noise. 0 means unknown. `efficiency` is the statistical efficiency
-    of the step; that of rank 0 counts. `stepped` is whether the optimizer stepped in the last step. `trainable` is the digest
+    of the step; that of rank 0 counts. `stepped` is 1 if the optimizer stepped in the last step, and 2 for each of its averaged backward passes. `trainable` is the digest
     of the parameters that train.
     """
 
@@ -195,10 +195,24 @@ class Boundary:
                 "have every rank leave its loop after the same step, over the same data"
             )
         if self._step_before:
-            stepped = [bool(one.stepped) for one in agreement.statements]
+            refuse_unequal_passes([one.stepped >> 1 for one in agreement.statements])
+            stepped = [bool(one.stepped & 1) for one in agreement.statements]
             refuse_unequal_steps(stepped, self._peers.rank, self._joined)
         self._step_before = samples > 0
         return agreement
+
+
+def refuse_unequal_passes(passes: Sequence[int]) -> None:
+    """Raise RuntimeError if the ranks averaged the gradients of different numbers of backward passes in their last step.
+
+    Then a pass of one rank was added to another pass of the rest.
+    """
+    if len(set(passes)) > 1:
+        counts = ", ".join(f"rank {rank} {number}" for rank, number in enumerate(passes))
+        raise RuntimeError(
+            f"the ranks called backward() differently often in the last step ({counts}), so gradients of different losses were added "
+            "up; decide on each backward pass after the first by a value that is equal on all ranks, such as the step"
+        )
 
 
 def refuse_unequal_steps(stepped: Sequence[bool], rank: int, joined: Collection[int]) -> None:

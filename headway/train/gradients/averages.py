@@ -25,7 +25,8 @@ class _Update:
         self._update = average.update_parameters
 
     def __call__(self, model: nn.Module) -> None:
-        if not (self._gradients.accumulating or self._gradients.broken):
+        waits = self._gradients.accumulating or self._gradients.broken
+        if not (waits or self._gradients.parts.passed_over):
             self._update(model)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:

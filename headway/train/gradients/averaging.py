@@ -13,7 +13,7 @@ last micro-batch / global batch). In a partial step, the samples of the ranks th
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from headway.train.gradients.commit import StepCommit
 from headway.train.gradients.depths import PartialStep
 from headway.train.gradients.device import DeviceMeter
 from headway.train.gradients.fixed_layers import FixedLayers
+from headway.train.gradients.left_out import NOT_A_NUMBER, Parts
 from headway.train.gradients.module import ElasticModule
 from headway.train.gradients.partial import PartialBackward
 from headway.train.gradients.probe import NoiseProbe
@@ -79,6 +80,8 @@ class Gradients:
         """Agreement of the ranks on each step, where shards have copies."""
         self.carried = CarriedGradients()
         """Batches whose gradients the script keeps for its own step."""
+        self.parts = Parts()
+        """Micro-batches of the present batch without a gradient."""
         self.clock = Clock()
         """Progress of training, which learning-rate schedules follow."""
         self.model = ElasticModule(model)
@@ -135,7 +138,9 @@ class Gradients:
 
     def _reduce(self, peers: Peers) -> None:
         """Make the reduction of the parameters that train now. It communicates with no peer."""
-        averaged = self._unused.averaged if self._unused is not None else ()
+        averaged, touched = (
+            (self._unused.averaged, self._unused.touched) if self._unused is not None else ((), False)
+        )
         self._end_reduction()
         if not self._parameters:
             return  # DDP refuses a model without trainable parameters
@@ -146,10 +151,14 @@ class Gradients:
             except GROUP_ERRORS as error:
                 self._lose(error)
                 return  # the next boundary finds the loss, too
-            self._unused = UnusedParameters(self._parameters, averaged)
+            self._unused = UnusedParameters(self._parameters, averaged, touched=touched)
             if self._min_depth is not None:
                 self._partial = PartialBackward(self.model.module, self._min_depth, peers)
                 self._partial.begin(None)
+
+    def _expect_pass(self) -> None:
+        if self._ddp is not None and not self.broken:
+            self._ddp.reducer.prepare_for_backward([])
 
     def _end_reduction(self) -> None:
         if self._partial is not None:
@@ -192,13 +201,16 @@ class Gradients:
             self._fresh = True
             self.meter.begin(samples)
             self._done, self._global_batch = 0, global_batch
+            self.parts.begin_batch(self.trainable.all if self.carried.batches and not self._shards else ())
         else:
+            self._end_part()
             if self.probe is not None and self._ddp is None and 2 * self._done >= global_batch > 0:
                 self.probe.halfway(self._parameters, self._samples / self._done, self._done)
             if not self._shards:
                 # Without peers a gradient is weighted before it is added: some passes do not reach every parameter.
                 weight = samples / global_batch if last and self._alone else 1.0
                 self._scale(weight if samples == self._samples else weight * self._samples / samples)
+        self.parts.begin_part(samples)
         self._samples = samples
         self._done += samples
         self._weight = samples / global_batch if last else 1.0
@@ -210,9 +222,88 @@ class Gradients:
         if self._partial is not None:
             self._partial.begin(partial)
         if self._unused is not None:
-            self._unused.averaged = ()
+            self._unused.begin()
         if self._ddp is not None:
             self._ddp.require_backward_grad_sync = last
+
+    def _end_part(self) -> None:
+        if self._unused is not None and self._unused.touched:
+            self.parts.reached = True
+        self.parts.end_part(self._samples)
+
+    @property
+    def left_out(self) -> bool:
+        """True if the present batch takes no step, because the script computed no gradient for a part of it."""
+        return self.parts.left_out
+
+    def leaves_out(self) -> bool:
+        """Return True if the batch takes no step, because the script computed no gradient for a part of it, on any rank.
+
+        Every rank calls it for each batch, when it is to step or at the end of the batch.
+        """
+        if self.left_out:
+            self.parts.restore(self.trainable.all)
+        if self.parts.settled or self._shards or self.stepped or self.accumulating or not self.intact:
+            return self.left_out
+        alone = self._alone and bool(self._parameters)
+        if not alone and self._ddp is None:
+            return False
+        if alone:
+            self._end_part()
+            everyone: Sequence[Sequence[int]] = [self.parts.counts]
+        elif (found := self._missing_of_everyone()) is None:
+            return False
+        else:
+            everyone = found
+        if self.parts.settle(everyone):
+            self.parts.restore(self.trainable.all)
+            if self.probe is not None:
+                self.probe.begin(measures=False)
+        return self.left_out
+
+    def _missing_of_everyone(self) -> Sequence[Sequence[int]] | None:
+        """Return the counts of all ranks; None if no part is missing, or a peer is lost."""
+        assert self._unused is not None
+        assert self._peers is not None
+        mine: list[tuple[nn.Parameter, torch.Tensor]] = []
+        if not self._unused.averaged:
+            if self._unused.touched:
+                return (
+                    None  # by a pass that did not go through the model of prepare(), which nothing averages
+                )
+            self._end_part()
+            mine = [(one, one.grad.clone()) for one in self.trainable.all if one.grad is not None]
+            for one, _ in mine:
+                one.grad = None
+            self._join()
+        if not self.intact or self.parts.mark is None or not bool(self.parts.mark):
+            self.parts.settled = True
+            return None
+        try:
+            everyone = self._peers.gather(*self.parts.counts)
+        except PeersLost:
+            self.broken = True
+            return None
+        if all(missing == parts for missing, parts, _ in everyone):
+            for one in self.trainable.all:
+                one.grad = None
+            for one, gradient in mine:
+                one.grad = gradient
+        return everyone
+
+    def _join(self) -> None:
+        """Take part in the reduction of the batch without a gradient."""
+        if self._partial is not None:
+            raise RuntimeError(
+                "this rank computed no gradient for its part of the batch, which elastic.partial_backprop needs; call backward() "
+                "in every batch, or leave partial_backprop out"
+            )
+        self._prepare_reduction()
+        if self._ddp is None or self.broken:
+            return
+        self._expect_pass()
+        with unfrozen(self._parameters):
+            torch.autograd.backward(self._parameters, [torch.zeros_like(one) for one in self._parameters])
 
     def _tell_of_hook(self) -> None:
         """Warn once, on rank 0, of a hook of the script, which sees the gradient before it is whole.
@@ -247,6 +338,11 @@ class Gradients:
                 "batch, or accumulate nothing (max_local_batch)"
             )
 
+    def zeroed(self) -> None:
+        """Note that the script discards the gradients of the batches before the present one."""
+        self.carried.zeroed()
+        self.parts.discard_carried()
+
     def abandon(self) -> None:
         """Discard the gradients of an incomplete batch, because the script left its loop."""
         if self.accumulating:
@@ -273,6 +369,8 @@ class Gradients:
         if self._device.type == "cuda" and self._ddp is not None and self._peers is not None:
             with self._peers.waits.blocking():
                 torch.cuda.current_stream(self._device).synchronize()
+        if self.leaves_out():
+            return False
         self.broken = not self.intact or not (self.commit is None or self.commit.agree())
         if self.intact and self.probe is not None:
             share = self._done / self._global_batch
@@ -349,12 +447,16 @@ class Gradients:
         if self.trainable.follow() or anew:
             self._unhook()
             for one in self._parameters:
-                self._hooks.append(weigh_added(one, lambda: self._weight))
+                self._hooks.append(weigh_added(one, self._weigh_alone))
                 self._hooks.append(one.register_post_accumulate_grad_hook(self._show))  # type: ignore[no-untyped-call]
 
     def _unhook(self) -> None:
         while self._hooks:
             self._hooks.pop().remove()
+
+    def _weigh_alone(self) -> float:
+        self.parts.reached = True
+        return self._weight
 
     def _forward_alone(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, and show its output to the probe if it is that of the whole step."""
@@ -368,20 +470,9 @@ class Gradients:
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run DDP's forward pass after its collectives, whose errors are recorded instead of raised in the script."""
         self._tell_of_turns()
-        if torch.is_grad_enabled() and not self.broken:
-            self._follow_with_peers()
-        if self._ddp is None:
-            return self.model.module(*args, **kwargs)
-        if torch.is_grad_enabled() and not self.broken:
-            try:
-                if self._fresh:
-                    send_buffers(self.trainable.buffers)
-                self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
-            except GROUP_ERRORS as error:
-                refuse_misuse(error)
-                self._lose(error)
-            self._fresh = False
-        if self.broken:
+        if torch.is_grad_enabled():
+            self._prepare_reduction()
+        if self._ddp is None or self.broken:
             return self.model.module(*args, **kwargs)
         if not torch.is_grad_enabled():
             return self._ddp(*args, **kwargs)
@@ -397,6 +488,21 @@ class Gradients:
         if self._unused is None or self.accumulating:
             return output
         return self._unused.await_backward(output)
+
+    def _prepare_reduction(self) -> None:
+        """Do with the peers what comes before each pass whose gradients are averaged. A lost peer is recorded."""
+        if not self.broken:
+            self._follow_with_peers()
+        if self._ddp is None or self.broken:
+            return
+        try:
+            if self._fresh:
+                send_buffers(self.trainable.buffers)
+            self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
+        except GROUP_ERRORS as error:
+            refuse_misuse(error)
+            self._lose(error)
+        self._fresh = False
 
     def _follow_with_peers(self) -> None:
         """Reduce the gradients of all parameters that train in this step, of which the first pass tells the peers."""
@@ -428,24 +534,27 @@ class Gradients:
         gradient = bucket.buffer()
         if bucket.is_last():
             self.meter.end()
-            if (unused := self._unused) is not None:
-                # DDP queues its callback, which completes the gradient, between these two.
-                after_backward(lambda: after_backward(unused.finish))
+            # DDP queues its callback, which completes the gradient, between these two.
+            after_backward(lambda: after_backward(lambda: self._finish_pass(gradient)))
             if self.probe is not None:
                 done = functools.partial(self.probe.completed, self._parameters)
                 after_backward(lambda: after_backward(done))
+        assert self._peers is not None
+        if self.left_out:
+            return self._as_it_is(gradient)
         partial = self._partial if self._partial is not None and self._partial.active else None
         source = None
         if partial is not None:
             source = partial.source(bucket.parameters())
             partial.weigh(bucket.gradients(), bucket.parameters(), self._samples)
+        elif self.parts.missing:
+            gradient.fill_(NOT_A_NUMBER)
         elif self._weight == 0.0:
             gradient.fill_(NOTHING)  # multiplication by 0 would keep a NaN
         else:
             gradient.mul_(self._weight)
         if self.probe is not None:
             self.probe.local(bucket.gradients, bucket.parameters)
-        assert self._peers is not None
         try:
             work: Any = (
                 dist.all_reduce(gradient, async_op=True)
@@ -455,13 +564,23 @@ class Gradients:
             future = work.get_future()
         except GROUP_ERRORS as error:
             self._lose(error)
-            as_it_is = self._peers.device.future_of(gradient)
-            as_it_is.set_result(gradient)
-            return as_it_is
+            return self._as_it_is(gradient)
         # A separate future, because gloo sometimes misses a loss, and `abort` must end the wait then.
         result = self._peers.promise(gradient, work)
         future.add_done_callback(lambda done: result.fulfil(self._take(done, gradient)))
         return result.future
+
+    def _as_it_is(self, gradient: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        assert self._peers is not None
+        result = self._peers.device.future_of(gradient)
+        result.set_result(gradient)
+        return result
+
+    def _finish_pass(self, gradient: torch.Tensor) -> None:
+        """Note the end of a backward pass, whose last bucket had this reduced gradient."""
+        self.parts.end_pass(gradient[:1].isnan())
+        if self._unused is not None:
+            self._unused.finish()
 
     def _take(self, done: Any, gradient: torch.Tensor) -> torch.Tensor:
         try:

@@ -14,6 +14,10 @@ _STEPS_OF_EVERY_BATCH = 2
 """Successive batches with a step each that show a script that carries nothing. A batch that was counted twice may end with one."""
 
 
+_STEPS_COMPARED = 2
+"""Steps after a restart of which the numbers of batches are compared."""
+
+
 class Wait(IntEnum):
     """A rank's answer to the question whether a change waits for the script's own step. The highest of all ranks counts."""
 
@@ -28,10 +32,24 @@ class CarriedGradients:
     def __init__(self) -> None:
         self.batches = 0
         """Batches that ended without a step, or without `zero_grad` since."""
+        self._since_step = 0
         self._repeated = 0
         self._uses_carried = False  # in the present batch
         self._longest = 0
         self._waits_since_s: float | None = None
+        self._lengths: list[int] | None = None  # of the steps since a restart; None once two are known
+
+    def resume(self) -> None:
+        """Note that this process has loaded the state of a script that accumulates, and not the script's own counter."""
+        self._lengths = []
+
+    def uneven_restart(self) -> tuple[int, int] | None:
+        """Return the batches of the first two steps since `resume`, once, if they differ: the counter may have begun anew."""
+        if self._lengths is None or len(self._lengths) < _STEPS_COMPARED:
+            return None
+        first, second = self._lengths[:_STEPS_COMPARED]
+        self._lengths = None
+        return (first, second) if first != second else None
 
     def zeroed(self) -> None:
         """Note that the script has discarded the gradients of the batches before the present one."""
@@ -47,11 +65,15 @@ class CarriedGradients:
         """Note the end of a batch: `stepped` if the optimizer used its gradients, and those carried before."""
         if stepped:
             self.used()
+            if self._lengths is not None:
+                self._lengths.append(self._since_step + 1)
+            self._since_step = 0
             if not self._uses_carried:
                 self._repeated = max(0, self._repeated - 1)
             self._uses_carried = False
         elif holds_gradients:
             self.batches += 1
+            self._since_step += 1
 
     @property
     def proven(self) -> bool:

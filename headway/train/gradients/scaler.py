@@ -32,7 +32,8 @@ class ScalerOncePerBatch:
         """Step the optimizer with the complete gradient, unless that has infinities or NaN."""
         if self._gradients.accumulating:
             return optimizer.step()  # which it skips, so that its `zero_grad` keeps the gradient
-        if not self._gradients.intact:
+        self._gradients.parts.asked_to_step = True
+        if not self._gradients.intact or self._gradients.leaves_out():
             return None
         self._gradients.asked_to_step = True
         return self._scaler.step(optimizer, *args, **kwargs)
@@ -41,7 +42,7 @@ class ScalerOncePerBatch:
         """Adapt the scale to the step, or keep it if the step will be repeated."""
         if self._gradients.accumulating:
             return
-        if not self._gradients.intact:
+        if not self._gradients.intact or self._gradients.left_out:
             new_scale = self._scaler.get_scale()
         self._scaler.update(new_scale)
 

@@ -39,7 +39,7 @@ class OncePerBatch:
 
         A scheduler that is given a value, such as a metric, takes one step with it.
         """
-        if self._gradients.accumulating or self._gradients.broken:
+        if self._gradients.accumulating or self._gradients.broken or self._gradients.parts.passed_over:
             return
         due = self._due()
         if args or kwargs:

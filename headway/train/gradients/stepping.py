@@ -56,6 +56,7 @@ def step_once_per_batch(optimizer: Any, gradients: Gradients, skipped: SkippedSt
     @functools.wraps(step)
     def step_or_skip(_self: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         # The state changes after the call: a closure calls zero_grad itself, which belongs before the step.
+        gradients.parts.asked_to_step = True
         if gradients.accumulating:
             result = closure() if closure is not None else None
             skipped_in[0] = gradients.batch_number
@@ -63,8 +64,12 @@ def step_once_per_batch(optimizer: Any, gradients: Gradients, skipped: SkippedSt
         if closure is not None and gradients.commit is not None:
             gradients.commit.before_closure()
         # If another optimizer has stepped with the gradient, this one must, too.
+        if closure is not None:
+            gradients.parts.settled = True  # it computes the gradient within the step
         if not gradients.stepped and not gradients.is_complete():
-            return None  # the batch will be repeated with the remaining peers
+            return (
+                None  # the batch will be repeated with the remaining peers, or a part of it has no gradient
+            )
         gradients.steps_now = True
         # An optimizer in this one must then step, too, even if a peer is lost meanwhile. A closure computes another gradient.
         gradients.stepped = gradients.stepped or closure is None
@@ -83,8 +88,9 @@ def step_once_per_batch(optimizer: Any, gradients: Gradients, skipped: SkippedSt
 
     @functools.wraps(zero_grad)
     def zero_grad_or_skip(_self: Optimizer, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  # torch's signature
-        if skipped_in[0] != gradients.batch_number:
-            gradients.carried.zeroed()
+        # A part without a gradient has passed over this, too.
+        if skipped_in[0] != gradients.batch_number and not gradients.parts.passed_over:
+            gradients.zeroed()
             zero_grad() if set_to_none else zero_grad(set_to_none)
 
     # Methods of this object, as in torch's schedulers, because other objects already refer to it.

@@ -23,20 +23,38 @@ NOTHING = -0.0
 class UnusedParameters:
     """The parameters of a DDP model without a gradient in the present backward pass.
 
-    `averaged` have the average of an earlier pass of the present batch, in which other parameters were reduced.
+    In the middle of a micro-batch it follows others: `averaged` are the parameters whose gradient is an average already, and
+    `touched` is True if a pass has reached one.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], averaged: Sequence[nn.Parameter] = ()) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        averaged: Sequence[nn.Parameter] = (),
+        *,
+        touched: bool = False,
+    ) -> None:
         self._parameters = parameters
         self.averaged = averaged
         """Parameters whose gradient is the average of the present batch; none before its first complete pass."""
+        self._reached = touched
         self._kept: list[tuple[nn.Parameter, torch.Tensor]] = []
-        self._left: set[nn.Parameter] = set()
+        self._left = set(parameters)
         self._without: set[nn.Parameter] = set()
         self._hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._left.discard)  # type: ignore[no-untyped-call]
             for parameter in parameters
         ]
+
+    def begin(self) -> None:
+        """Begin a micro-batch."""
+        self.averaged, self._reached = (), False
+        self._left.update(self._parameters)
+
+    @property
+    def touched(self) -> bool:
+        """True if a backward pass has reached a parameter in the present micro-batch."""
+        return bool(self.averaged) or self._reached or len(self._left) < len(self._parameters)
 
     def close(self) -> None:
         """Remove the hooks from all parameters."""
@@ -47,8 +65,7 @@ class UnusedParameters:
 
     def await_backward(self, output: Any) -> Any:
         """Return the output of a forward pass whose backward pass will give every parameter a gradient."""
-        self._left.update(self._parameters)
-        self._without = {one for one in self._parameters if one.grad is None}
+        self._await_pass()
 
         def watch(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.requires_grad:
@@ -57,6 +74,11 @@ class UnusedParameters:
             return tensor
 
         return tree_map_only(torch.Tensor, watch, output)
+
+    def _await_pass(self) -> None:
+        self._reached = self.touched
+        self._left.update(self._parameters)
+        self._without = {one for one in self._parameters if one.grad is None}
 
     def finish(self) -> None:
         """Add what earlier passes of the batch averaged to the average of the pass that has ended."""

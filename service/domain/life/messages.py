@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from headway.contract.runtime import (
+    BATCH_LEFT_OUT,
     GRADIENTS_LOST,
     BatchChanged,
     CannotMeet,
@@ -164,7 +165,7 @@ def _with_warning(life: Life, message: Warned) -> Life:
     progress = life.job.progress
     if message.text in progress.warnings or len(progress.warnings) >= MAX_WARNINGS:
         return life
-    lost = progress.gradients_lost or message.code == GRADIENTS_LOST
+    lost = progress.gradients_lost or message.code in {BATCH_LEFT_OUT, GRADIENTS_LOST}
     progress = progress.model_copy(
         update={"warnings": [*progress.warnings, message.text], "gradients_lost": lost}
     )

@@ -15,6 +15,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--every", type=int, required=True)
 parser.add_argument("--batches", type=int, required=True)
 parser.add_argument("--result", type=Path)
+parser.add_argument(
+    "--first", action="store_true", help="step in the first batch, and then in every --every-th"
+)
 options = parser.parse_args()
 run = headway.init(timeout_s=120)
 model = torch.nn.Linear(1, 1, bias=False)
@@ -26,7 +29,7 @@ for _ in run.epochs(1):
     for number, (x,) in enumerate(loader):
         faults.in_body()
         (model(x).mean() / options.every).backward()
-        if (number + 1) % options.every == 0:
+        if (number + (not options.first)) % options.every == 0:
             optimizer.step()
             optimizer.zero_grad()
 print(f"rank {run.rank} weight {next(model.parameters()).item():.4f}", flush=True)  # noqa: T201  # the test reads it
