@@ -22,6 +22,7 @@ KINDS = (
         "game in turns",
         "frozen game together",
         "frozen game in turns",
+        "game after both",
     ),
 )
 LAYERED = ("parametrized", "pruned", "tied", "lazy")

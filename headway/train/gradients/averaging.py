@@ -151,14 +151,26 @@ class Gradients:
             except GROUP_ERRORS as error:
                 self._lose(error)
                 return  # the next boundary finds the loss, too
-            self._unused = UnusedParameters(self._parameters, averaged, touched=touched)
+            self._unused = UnusedParameters(self._parameters, self._expect_pass, averaged, touched=touched)
             if self._min_depth is not None:
                 self._partial = PartialBackward(self.model.module, self._min_depth, peers)
                 self._partial.begin(None)
 
     def _expect_pass(self) -> None:
+        """Prepare a backward pass whose forward pass was before another backward pass."""
+        self._renew_buckets()
         if self._ddp is not None and not self.broken:
             self._ddp.reducer.prepare_for_backward([])
+
+    def _renew_buckets(self) -> None:
+        """Divide the gradient into buckets in the order of the last pass, once. A lost peer is recorded."""
+        if self._ddp is None or self.broken:
+            return
+        try:
+            self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
+        except GROUP_ERRORS as error:
+            refuse_misuse(error)
+            self._lose(error)
 
     def _end_reduction(self) -> None:
         if self._partial is not None:
@@ -495,14 +507,13 @@ class Gradients:
             self._follow_with_peers()
         if self._ddp is None or self.broken:
             return
-        try:
-            if self._fresh:
+        if self._fresh:
+            try:
                 send_buffers(self.trainable.buffers)
-            self._ddp.reducer._rebuild_buckets()  # noqa: SLF001  # DDP's forward then has nothing to rebuild
-        except GROUP_ERRORS as error:
-            refuse_misuse(error)
-            self._lose(error)
+            except GROUP_ERRORS as error:
+                self._lose(error)
         self._fresh = False
+        self._renew_buckets()
 
     def _follow_with_peers(self) -> None:
         """Reduce the gradients of all parameters that train in this step, of which the first pass tells the peers."""

@@ -23,6 +23,7 @@ NOTHING = -0.0
 class UnusedParameters:
     """The parameters of a DDP model without a gradient in the present backward pass.
 
+    `expect_pass` prepares DDP for a backward pass, as its forward pass does.
     In the middle of a micro-batch it follows others: `averaged` are the parameters whose gradient is an average already, and
     `touched` is True if a pass has reached one.
     """
@@ -30,14 +31,15 @@ class UnusedParameters:
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
+        expect_pass: Callable[[], None],
         averaged: Sequence[nn.Parameter] = (),
         *,
         touched: bool = False,
     ) -> None:
-        self._parameters = parameters
+        self._parameters, self._expect_pass = parameters, expect_pass
         self.averaged = averaged
         """Parameters whose gradient is the average of the present batch; none before its first complete pass."""
-        self._reached = touched
+        self._reached, self._awaits = touched, False
         self._kept: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._left = set(parameters)
         self._without: set[nn.Parameter] = set()
@@ -76,13 +78,14 @@ class UnusedParameters:
         return tree_map_only(torch.Tensor, watch, output)
 
     def _await_pass(self) -> None:
+        self._awaits = True
         self._reached = self.touched
         self._left.update(self._parameters)
         self._without = {one for one in self._parameters if one.grad is None}
 
     def finish(self) -> None:
         """Add what earlier passes of the batch averaged to the average of the pass that has ended."""
-        self.averaged = self._parameters
+        self.averaged, self._awaits = self._parameters, False
         while self._kept:
             parameter, earlier = self._kept.pop()
             if parameter.grad is None:
@@ -91,11 +94,14 @@ class UnusedParameters:
                 parameter.grad.add_(earlier)
 
     def _begin_backward(self, _gradient: torch.Tensor) -> None:
-        # DDP would average the average of an earlier pass again, by the weights of this one.
-        self._kept = [(one, one.grad.clone()) for one in self.averaged if one.grad is not None]
-        self.averaged = ()
-        for parameter, _ in self._kept:
-            parameter.grad = None
+        if not self._awaits:  # the last forward pass was before an earlier backward pass
+            self._expect_pass()
+            self._await_pass()
+        if self.averaged:  # DDP would average them again, by the weights of this pass
+            self._kept = [(one, one.grad.clone()) for one in self.averaged if one.grad is not None]
+            self.averaged = ()
+            for parameter, _ in self._kept:
+                parameter.grad = None
         torch.autograd.Variable._execution_engine.queue_callback(self._complete)  # noqa: SLF001
 
     def _complete(self) -> None:

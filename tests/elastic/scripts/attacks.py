@@ -165,6 +165,14 @@ for step in run.train_steps(STEPS):
         change()
     for indices in data:
         batch = inputs[indices]
+        if kind == "game after both":
+            losses = model(batch, batch + 1), model(batch, None)
+            for one in losses:
+                one.backward()
+            for each in (optimizer, more[0]):
+                each.step()
+                each.zero_grad()
+            continue
         if game:
             train_only(net.judges)
             judged = model(batch, batch + 1)
