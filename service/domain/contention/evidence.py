@@ -26,7 +26,7 @@ class Evidence:
     Attributes:
         known: (J, C) configurations whose size the job or its class has run on.
         exempt: (J,) jobs whose size needs no evidence: fixed by a user, or never measured at all. While the minimums do not
-            fit, their surplus still stops no running job.
+            fit, their surplus still stops no running job, whether they start or grow.
         entitled: (J,) jobs of projects that claim guaranteed slots. They need no evidence for a size.
         nodes: (K,) nodes of each kind that have slots.
         restarted: (J,) jobs that restart to change their size; None if there are none.
@@ -137,7 +137,7 @@ def _explorers(given: RoundInput, fits: BoolArray, more: FloatArray, free: float
 def _crowding(
     given: RoundInput, evidence: Evidence, tenure: Tenure, seats: GuaranteedJobs, demand: FloatArray
 ) -> BoolArray:
-    """Return the configurations (J, C) of starting jobs with seats whose surplus would stop a running job.
+    """Return the configurations (J, C) to which jobs with seats start or grow although that would stop a running job.
 
     A running job counts if its minimum fits beside all seats, in the order of turns.
     """
@@ -149,11 +149,12 @@ def _crowding(
         if (least <= room).all():
             room -= least
     slots = given.configurations.slots
-    grown = slots[None, :] > slots[np.maximum(seats.columns, 0)][:, None]
-    starts = seated & ~holds & ~evidence.entitled
+    held = np.where(holds, slots[np.maximum(given.current, 0)], 0)
+    grown = slots[None, :] > np.maximum(held, slots[np.maximum(seats.columns, 0)])[:, None]
+    claims = seated & ~evidence.entitled
     more = demand[:, None, :] - demand[:, np.maximum(seats.columns, 0)][:, :, None]
     crowds = (more > np.maximum(room, 0.0)[:, None, None]).any(axis=0)
-    return np.asarray(starts[:, None] & grown & crowds & given.allowed)
+    return np.asarray(claims[:, None] & grown & crowds & given.allowed)
 
 
 def _displacing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -299,6 +300,12 @@ def _sizes(job: Job) -> tuple[int, ...]:
     return (*job.spec.allowed_sizes(), *pinned)
 
 
+def _largest(ascending: Sequence[int], most: int) -> int:
+    """Return the largest of these sizes up to `most`; 0 if all are larger."""
+    below = bisect_right(ascending, most)
+    return ascending[below - 1] if below else 0
+
+
 def _wanted_in(
     capacity: PoolCapacity,
     wanted: set[int],
@@ -308,13 +315,16 @@ def _wanted_in(
 ) -> IntArray:
     """Return the sizes that get a column in a pool.
 
-    If there are very many, these are the regular sizes and the sizes that must have a column.
+    If there are very many, these are the regular sizes and the sizes that must have a column: the smallest and the
+    largest possible size of each job, fixed sizes, and sizes that jobs hold.
     """
     most = int(capacity.slots.sum())
     here = {size for size in wanted if size <= most}
     if len(here) > _TOO_MANY_SIZES:
-        smallest = {min(_sizes(job)) for job in jobs} | {job.pinned_size or 0 for job in jobs}
-        here &= smallest | set(regular_sizes(capacity.slots).tolist())
+        needed = {min(_sizes(job)) for job in jobs} | {job.pinned_size or 0 for job in jobs}
+        limits = (most, int(capacity.room.sum()))
+        needed |= {_largest(job.spec.allowed_sizes(), limit) for job in jobs for limit in limits}
+        here &= needed | set(regular_sizes(capacity.slots).tolist())
     pool = capacity.pool
     here |= {
         holding.size

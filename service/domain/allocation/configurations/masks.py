@@ -46,9 +46,23 @@ def allowed_by_spec(scope: RoundScope) -> BoolArray:
             private = np.where(uses, columns.private_of(holding), 0)
             own = (columns.private == private).all(axis=1)
         mask[row] = known[key] & own
+    fits = _within_capacity(scope)
     for group in columns.groups:
-        mask[:, group.columns] = offered(group, mask[:, group.columns])
+        mask[:, group.columns] = offered(group, mask[:, group.columns], fits[:, group.columns])
     return mask
+
+
+def _within_capacity(scope: RoundScope) -> BoolArray:
+    """Return the configurations (J, C) that each job could have alone.
+
+    The limit of a running job is the capacity of the nodes that take jobs, so that the sizes offered to it do not vary
+    while others start or stop. A waiting job starts only on slots that the round may grant.
+    """
+    parts, capacities = scope.columns.parts, scope.capacities.values()
+    slots = np.array([one.slots.sum() for one in capacities], dtype=np.int64)
+    room = np.array([one.room.sum() for one in capacities], dtype=np.int64)
+    holds = np.array([one.size > 0 for one in scope.holdings.values()], dtype=np.bool_)
+    return np.where(holds[:, None], (parts <= slots).all(axis=1), (parts <= room).all(axis=1))
 
 
 def _mixes(job: Job, columns: Columns) -> BoolArray:

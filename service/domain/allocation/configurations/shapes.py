@@ -119,11 +119,11 @@ def shapes_of(sizes: IntArray, *, node_slots: IntArray, room: IntArray) -> Shape
     return Shapes(node_slots=whole, slots=slots, nodes=nodes, unit=unit, regular=regular)
 
 
-def offered(shapes: Shapes | SizeGroup, allowed: BoolArray) -> BoolArray:
+def offered(shapes: Shapes | SizeGroup, allowed: BoolArray, fits: BoolArray) -> BoolArray:
     """Return the columns (J, C) to offer among those that each job's spec allows (J, C).
 
-    All regular columns and the smallest one are offered; any other one only if no regular size within a
-    factor of two is allowed.
+    All regular columns, the smallest one and the largest one that `fits` (J, C) are offered; any other one only if no
+    regular size within a factor of two is allowed. Without its largest one, a job could never reach its maximum.
     """
     offer = allowed & shapes.regular
     slots = shapes.slots
@@ -133,6 +133,10 @@ def offered(shapes: Shapes | SizeGroup, allowed: BoolArray) -> BoolArray:
     some = np.flatnonzero(allowed.any(axis=1))
     if len(some):
         offer[some, allowed[some].argmax(axis=1)] = True
+    possible = allowed & fits
+    some = np.flatnonzero(possible.any(axis=1))
+    if len(some):
+        offer[some, possible.shape[1] - 1 - possible[some, ::-1].argmax(axis=1)] = True
     return offer
 
 

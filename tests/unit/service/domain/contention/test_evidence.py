@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
+from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.contention.evidence import unproven
@@ -200,3 +201,30 @@ def test_a_newcomer_takes_no_surplus_from_a_running_minimum(
 ) -> None:
     newcomer = waiting(sizes=(3, 4), priority=70, exempt=True, rigid=True)
     assert waits(Scene(rivals=[newcomer, *others], sizes=(1, 2, 3, 4))) == sizes
+
+
+@pytest.mark.parametrize("known", [(), (3,), (3, 6)])
+def test_a_running_job_takes_no_surplus_from_a_running_minimum(known: tuple[int, ...]) -> None:
+    """One slot is free. A second waiting job of two slots does not make those of the running one free for growth."""
+    grows = running(3, sizes=(3, 4, 6), known=known, exempt=not known, priority=50)
+    rivals = [grows, running(2, sizes=(2,), priority=30), waiting(sizes=(2,), priority=30)]
+    assert waits(Scene(rivals=rivals, capacity=(6,), sizes=(2, 3, 4, 6))) == [6]
+
+
+@drawn(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.integers(0, 2), st.booleans())
+@settings(max_examples=60)
+def test_no_growth_of_a_higher_priority_stops_a_running_job_while_another_minimum_waits(
+    least: int, running_size: int, waiting_size: int, free: int, exempt: bool
+) -> None:
+    sizes = tuple(range(1, 7))
+    grower = running(
+        least, sizes=tuple(range(least, 7)), known=() if exempt else sizes, exempt=exempt, priority=70
+    )
+    others = [
+        running(running_size, sizes=(running_size,), priority=30),
+        waiting(sizes=(waiting_size,), priority=30),
+    ]
+    scene = Scene(rivals=[grower, *others], capacity=(least + running_size + free,), sizes=sizes)
+    mask = unproven(scene.given, scene.evidence, scene.tenure, scene.seats)
+    grows = scene.slots[scene.given.allowed[0] & ~mask[0]].max()
+    assert scene.seats.fit or grows <= least + free

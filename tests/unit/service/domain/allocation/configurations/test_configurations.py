@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headway.contract.agents import NodeState
 from headway.contract.values.markets import Market
 from service.domain.allocation.configurations.configurations import Columns
 from service.domain.allocation.configurations.eligibility import Holding
+from service.domain.allocation.configurations.masks import allowed_by_spec
 from service.domain.allocation.configurations.scope import RoundScope, scope_of
 from service.domain.cluster.snapshot import Node, Snapshot
 from service.domain.jobs.job import Job
@@ -149,12 +151,24 @@ def test_a_large_pool_has_columns_for_regular_sizes_and_the_smallest_of_each_job
     jobs = elastic_job("a", 1, 3000), elastic_job("b", 301, 3000), elastic_job("c", pinned_size=777)
     sizes = scope(nodes, *jobs).columns.configurations.slots
     assert len(sizes) < 200
-    assert {1, 2, 4, 8, 16, 301, 777} <= set(sizes.tolist())
+    assert {1, 2, 4, 8, 16, 301, 777, 3000} <= set(sizes.tolist())
     assert 333 not in sizes.tolist()
     # Up to 16 whole nodes every number, then eight in every doubling.
     assert 8 * 15 in sizes.tolist()
     assert 8 * 17 not in sizes.tolist()
     assert 8 * 18 in sizes.tolist()
+
+
+@given(st.lists(st.integers(1, 8), min_size=2, max_size=4), st.integers(2, 20))
+@settings(max_examples=40)
+def test_a_running_job_is_offered_its_maximum_or_all_slots_of_nodes_of_any_sizes(
+    slots: list[int], high: int
+) -> None:
+    job = elastic_job("j", high=high, state=RUNNING, allocation={"n0": (0,)})
+    nodes = [node_of(f"n{index}", count) for index, count in enumerate(slots)]
+    found = scope_of(snapshot_of(nodes, [job], {"j": [("n0", 0)]}))
+    sizes = found.columns.configurations.slots[allowed_by_spec(found)[0]]
+    assert int(sizes.max()) == min(high, sum(slots))
 
 
 def test_a_pool_with_few_sizes_has_a_column_for_each() -> None:

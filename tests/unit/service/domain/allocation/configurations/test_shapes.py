@@ -150,8 +150,9 @@ def test_regular_sizes() -> None:
 def test_what_is_offered() -> None:
     shapes = shapes_of(np.arange(1, 17), node_slots=ints(4, 4, 4, 4), room=ints(4, 4, 4, 4))
 
-    def offer(*allowed: int) -> list[int]:
-        mask = offered(shapes, np.isin(shapes.slots, allowed)[np.newaxis])[0]
+    def offer(*allowed: int, most: int = 16) -> list[int]:
+        fits = (shapes.slots <= most)[np.newaxis]
+        mask = offered(shapes, np.isin(shapes.slots, allowed)[np.newaxis], fits)[0]
         return [int(slots) for slots in shapes.slots[mask]]
 
     assert offer(*range(1, 17)) == [1, 2, 4, 8, 12, 16]
@@ -159,12 +160,16 @@ def test_what_is_offered() -> None:
     assert offer(3, 4) == [3, 4]  # the smallest always: it may be all that there is room for
     assert offer(3) == [3]
     assert offer(1, 6) == [1, 6]  # nothing regular is near
+    assert offer(1, 2, 3) == [1, 2, 3]  # the largest always: it is the maximum of the job
+    assert offer(*range(1, 17), most=7) == [1, 2, 4, 7, 8, 12, 16]
+    assert offer(5, 6, most=4) == [5, 6]  # the smallest may wait for room
     assert offer() == []
 
 
 def test_powers_of_two_are_offered_on_nodes_of_another_size() -> None:
     shapes = shapes_of(ints(1, 2, 4, 8, 16), node_slots=ints(6, 6, 6), room=ints(6, 6, 6))
-    assert offered(shapes, np.ones((2, 5), dtype=np.bool_)).all()
+    every = np.ones((2, 5), dtype=np.bool_)
+    assert offered(shapes, every, every).all()
 
 
 @pytest.mark.parametrize("room", [ints(), ints(0, 0)])

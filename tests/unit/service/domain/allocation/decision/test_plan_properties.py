@@ -123,6 +123,20 @@ def test_a_lone_job_that_fits_is_started(nodes: list[Node], data: st.DataObject)
         assert size_of(decision.allocation) == (max(fitting) if rigid else min(fitting))
 
 
+@given(st.lists(st.integers(1, 8), min_size=2, max_size=4), st.integers(1, 3), st.integers(0, 20))
+@settings(max_examples=40)
+def test_a_lone_job_of_a_size_that_never_changes_starts_on_its_maximum_or_on_all_slots(
+    nodes: list[int], low: int, more: int
+) -> None:
+    """Nodes of several sizes: a maximum that is neither a power of two nor a number of whole nodes is offered too."""
+    elastic = {"min": low, "max": low + more, "resize": "never"}
+    machines = [node_of(f"n{index}", slots=slots) for index, slots in enumerate(nodes)]
+    snapshot = snapshot_of(machines, [job_of("j", spec=spec_of("j", elastic=elastic))])
+    (decision,) = decide(snapshot).decisions
+    room = sum(nodes)
+    assert size_of(decision.allocation) == (min(low + more, room) if low <= room else 0)
+
+
 def apply(snapshot: Snapshot, plan: Plan, samples_per_s: dict[str, list[float]]) -> Snapshot:
     """The picture an hour later, when every change is done and measured."""
     jobs, held = dict(snapshot.jobs), dict(snapshot.held)

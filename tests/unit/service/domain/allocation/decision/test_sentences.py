@@ -279,5 +279,22 @@ def explained(job: Job, one: Decision, held: int) -> ExplainView:
     )
 
 
+@pytest.mark.parametrize("resize", ["live", "restart", "never"])
+def test_a_job_that_was_not_measured_grows_into_no_slots_of_a_running_job(resize: str) -> None:
+    """A second waiting job made the slots of the first one look free: `j0` had `j1` stopped for three more of its own."""
+    course = Sentences()
+    course.submit((3, 6), 50, "live", 1.0)
+    course.submit((2, 2), 30, resize, 1.0)
+    course.decide(0.4)
+    course.decide(70.0)
+    course.submit((2, 2), 30, "live", 1.0)
+    for passed_s in (0.4, 70.0, 700.0):
+        course.decide(passed_s)
+        assert course.decided["j1"].action in {Action.START, Action.KEEP}
+        held = [size(course.snapshot, course.snapshot.jobs[name]) for name in ("j0", "j1")]
+        assert held in ([3, 2], [4, 2]), "one slot is free"
+        assert course.decided["j2"].action is Action.WAIT
+
+
 TestSentences = pytest.mark.slow(Sentences.TestCase)
 TestSentences.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
