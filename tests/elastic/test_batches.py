@@ -224,7 +224,17 @@ def test_ranks_that_disagree_on_stepping_stop_with_the_reason(job: Callable[...,
     assert "use max_local_batch" in trained.output()
 
 
-def test_rank_that_breaks_alone_in_a_loop_by_steps_ends_all_with_its_number(job: Callable[..., Job]) -> None:
-    trained = job("breaks.py").run(2)
+def test_rank_that_breaks_alone_before_its_backward_pass_leaves_the_batch_out_on_every_rank(
+    job: Callable[..., Job],
+) -> None:
+    trained = job("breaks.py", "before").run(2)
+    assert codes(trained) == [0, 0], trained.output()
+    assert "the 12 samples after sample 264 took no step" in trained.output()
+
+
+def test_rank_that_breaks_alone_after_its_backward_pass_ends_all_with_its_number(
+    job: Callable[..., Job],
+) -> None:
+    trained = job("breaks.py", "after").run(2)
     assert 1 in codes(trained), trained.output()
     assert "rank 1 did not; have every rank step in every step, without a break" in trained.output()
