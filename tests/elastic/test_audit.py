@@ -23,7 +23,7 @@ from tests.elastic.harness import Generation, Job, codes
 from tests.elastic.live import Live
 
 NOISE = f"headway: {REPLICAS_DIFFER}1.bias differs on rank 1\n"
-RATE = f"headway: {REPLICAS_DIFFER}learning rate 0.0 is 0.1 on rank 0, 0.05 on rank 1; "
+RATE = f"headway: {REPLICAS_DIFFER}learning rate 0.0 is 0.1 on rank 0, 0.05 on rank 1"
 
 AVERAGE = (
     f"headway: {REPLICAS_DIFFER}object 2, 0.weight differs on rank 1; object 2, 0.bias differs on rank 1; "

@@ -7,7 +7,6 @@ between, the claim ends and the message is sent again, with the same id.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -59,11 +58,10 @@ class Deliveries:
         room = AT_ONCE - len(self._sending)
         if room <= 0 or self.keys is None:
             return 0
-        busy = [one for one, count in Counter(self._sending.values()).items() if count >= OF_ONE_WEBHOOK]
         now = self.now()
         async with self.transactions.begin() as tx:
             claimed = await tx.outbox.claim(
-                now, until=now + CLAIM, limit=room, each=OF_ONE_WEBHOOK, busy=busy
+                now, until=now + CLAIM, limit=room, each=OF_ONE_WEBHOOK, sending=list(self._sending.values())
             )
         for message in claimed:
             task = asyncio.create_task(self._attempt(message), name=message.id)

@@ -84,7 +84,7 @@ class Outbox(Protocol):
         """Add a message for one webhook, and return the message's id."""
 
     async def claim(
-        self, now: datetime, *, until: datetime, limit: int, each: int, busy: Sequence[str]
+        self, now: datetime, *, until: datetime, limit: int, each: int, sending: Sequence[str]
     ) -> list[Message]:
         """Claim messages that are due, and count the attempt.
 
@@ -95,8 +95,8 @@ class Outbox(Protocol):
             now: the present time.
             until: end of the claims.
             limit: maximum number of messages.
-            each: maximum number of messages of one webhook.
-            busy: ids of webhooks of which no message is claimed.
+            each: maximum number of messages of one webhook, with those that are being sent.
+            sending: ids of the webhooks of the messages that are being sent, once for each message.
         """
 
     async def settle(self, message: Message, answer: Answer, verdict: Verdict, now: datetime) -> None:

@@ -39,9 +39,11 @@ _CLAIM = Statement(
         SELECT chosen.id FROM webhooks CROSS JOIN LATERAL (
             SELECT id, next_at FROM webhook_messages
             WHERE webhook_id = webhooks.id AND next_at <= :now
-            ORDER BY next_at LIMIT :each FOR UPDATE SKIP LOCKED
+            ORDER BY next_at
+            LIMIT greatest(0, :each - cardinality(array_positions(CAST(:sending AS text[]), webhooks.id)))
+            FOR UPDATE SKIP LOCKED
         ) AS chosen
-        WHERE webhooks.disabled_at IS NULL AND NOT webhooks.id = ANY(CAST(:busy AS text[]))
+        WHERE webhooks.disabled_at IS NULL
         ORDER BY chosen.next_at LIMIT :limit
     )
     UPDATE webhook_messages AS messages SET attempts = attempts + 1, next_at = :until
@@ -118,10 +120,10 @@ class PostgresOutbox(OnSession, Outbox):
         return str(row.id)
 
     async def claim(
-        self, now: datetime, *, until: datetime, limit: int, each: int, busy: Sequence[str]
+        self, now: datetime, *, until: datetime, limit: int, each: int, sending: Sequence[str]
     ) -> list[Message]:
         rows = await self._session.fetch(
-            _CLAIM, now=now, until=until, limit=limit, each=each, busy=list(busy)
+            _CLAIM, now=now, until=until, limit=limit, each=each, sending=list(sending)
         )
         return [
             Message(
