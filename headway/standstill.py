@@ -126,18 +126,16 @@ class LoopWatch:
         return taken
 
     def _run(self, watched: threading.Thread) -> None:
-        clocks = _Clocks(watched)
+        clocks = _Clocks(watched, self._limit_s)
         try:
             before = clocks.read()
             unprobed = 0
             while not self._stopping.wait(EVERY_S):
-                # Reading the clocks gives the interpreter's lock away: the loop may go on before its stack is read.
-                is_late = time.monotonic() - before.at_s - EVERY_S > self._limit_s
-                stack = clocks.stack() if is_late else ()
+                clocks.look(before.at_s + EVERY_S)
                 after = clocks.read()
                 own_s = locked_s(before, after, EVERY_S)
                 if own_s > self._limit_s:
-                    self._found(after.at_s - before.at_s, own_s, stack)
+                    self._found(after.at_s - before.at_s, own_s, clocks.seen)
                 is_idle = after.thread_cpu_s - before.thread_cpu_s < _IDLE_S and clocks.waits_for_events()
                 unprobed = (unprobed + 1) % _UNPROBED if is_idle else 0
                 before = after if unprobed else self._probe(clocks, after)
@@ -156,21 +154,19 @@ class LoopWatch:
             answered.set()
 
         late_s = 0.0
-        stack: tuple[str, ...] = ()
         self._post(answer)
         while not answered.is_set() and not self._stopping.is_set():
+            clocks.look(before.at_s)
             asked_s = time.monotonic()
             answered.wait(_STEP_S)
             now_s = time.monotonic()
             late_s += max(0.0, now_s - asked_s - _STEP_S)
-            if not stack and now_s - before.at_s >= self._limit_s:
-                stack = clocks.stack()
         after = clocks.read()
         stood_s = answered_s[0] - before.at_s
         if stood_s > self._limit_s:
             own_s = min(stood_s, unanswered_s(before, after, late_s))
             if own_s > self._limit_s:
-                self._found(stood_s, own_s, stack)
+                self._found(stood_s, own_s, clocks.seen)
         return after
 
     def _found(self, stood_s: float, own_s: float, stack: tuple[str, ...]) -> None:
@@ -186,9 +182,18 @@ class LoopWatch:
 
 
 class _Clocks:
-    """Clocks and stack of a thread, read by its watcher."""
+    """Clocks and stack of a thread, read by its watcher.
 
-    def __init__(self, watched: threading.Thread) -> None:
+    Whatever the watcher calls that gives the interpreter's lock away, such as a read of a file, may return only after native
+    code that holds it. The thread then executes no more until the watcher gives the lock away again, so the watcher looks at
+    the stack after each of these calls.
+    """
+
+    def __init__(self, watched: threading.Thread, limit_s: float) -> None:
+        self.seen: tuple[str, ...] = ()
+        """Stack that was looked at between the last two readings; empty without one."""
+        self._looked: tuple[str, ...] = ()
+        self._limit_s = limit_s
         assert watched.ident is not None, "the thread runs"
         self._ident = watched.ident
         self._cpu_clock = time.pthread_getcpuclockid(watched.ident)
@@ -198,7 +203,18 @@ class _Clocks:
         """Return the present readings of the clocks and run queues of both threads."""
         thread_s = time.clock_gettime(self._cpu_clock)
         others_s = time.process_time() - thread_s - time.thread_time()
-        return Readings(time.monotonic(), thread_s, others_s, _queued_s(self._watched), _queued_s(self._own))
+        at_s = time.monotonic()
+        self.seen, self._looked = self._looked, ()
+        queued_s = _queued_s(self._watched)
+        self.look(at_s)
+        own_queued_s = _queued_s(self._own)
+        self.look(at_s)
+        return Readings(at_s, thread_s, others_s, queued_s, own_queued_s)
+
+    def look(self, since_s: float) -> None:
+        """Look at the stack if it is the first time since the last reading, and longer than the limit after `since_s`."""
+        if not self._looked and time.monotonic() - since_s >= self._limit_s:
+            self._looked = self.stack()
 
     def waits_for_events(self) -> bool:
         """Return True if the thread executes no Python besides its loop, which then executes a call at once.

@@ -25,7 +25,7 @@ class Gloo:
         dist.destroy_process_group()
 
     def abort(self) -> None:
-        """Do nothing: gloo has no abort, and closed connections end its waits."""
+        """Do nothing: gloo has no abort. Closed connections end most of its waits, and `Waits` ends the others."""
 
     def transfer(
         self, tensors: Sequence[torch.Tensor], *, rank: int, source: int, receivers: Sequence[int]

@@ -39,12 +39,15 @@ _COLLECTIVES = (
 )
 """Methods of a process group that fill the tensors of their first argument. Versions of torch have some of them."""
 
+_IN_PARTS = ("reduce_scatter", "_reduce_scatter")
+"""Beginnings of the names of those that gloo makes of other collectives."""
+
 
 class GroupWaits(Protocol):
     """The waits for peers of a generation."""
 
-    def follow(self, work: Any) -> None:
-        """Record torch's `work`, which begins now."""
+    def finish(self, work: Any, *, in_parts: bool = False) -> None:
+        """Wait for a collective. `in_parts`: over gloo it consists of others. Raises RuntimeError if it has failed, or an abort has ended the wait."""
 
     def blocking(self) -> AbstractContextManager[None]:
         """Return a block that counts as a wait for peers."""
@@ -126,8 +129,7 @@ class GuardedGroup(dist.ProcessGroup):
             try:
                 with self._guard.waits.blocking():
                     work = getattr(self._group, collective)(*args, **options)
-                    self._guard.waits.follow(work)
-                    work.wait()
+                    self._guard.waits.finish(work, in_parts=collective.startswith(_IN_PARTS))
             except GROUP_ERRORS as error:
                 if not is_loss(error):
                     raise

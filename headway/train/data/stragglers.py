@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from operator import mul
 
 from headway.train.data.step_rates import RANKS_EVERY_STEP
 
@@ -39,9 +39,11 @@ class StragglerWatch:
     """The stragglers of a job, on its rank 0."""
 
     def __init__(self) -> None:
-        self._slow: list[int] = []
-        """Bits of each rank: one for each recent step in which it was slow."""
-        self._times: list[float] = []
+        self._ranks = 0
+        self._slow: dict[int, int] = {}
+        """Bits of each rank that was slow lately: one for each recent step in which it was. A step without any costs little."""
+        self._times: dict[int, float] = {}
+        """Usual ratio to the median of the others, of each of these ranks."""
         self._found: set[int] = set()
         self._steps = 0
         self.changed = False
@@ -54,34 +56,45 @@ class StragglerWatch:
         only every second step counts, and so on.
         """
         ranks = len(samples)
-        if len(self._slow) != ranks:
+        if self._ranks != ranks:
             self.forget()
-            self._slow, self._times = [0] * ranks, [1.0] * ranks
+            self._ranks = ranks
         self._steps += 1
         if self._steps % (1 + ranks // (RANKS_EVERY_STEP + 1)):
             return
-        relative = speeds if len(speeds) == ranks else (1.0,) * ranks
         sample_s = [
-            seconds * speed / count if count and seconds > 0.0 else 0.0
-            for count, seconds, speed in zip(samples, compute_s, relative, strict=True)
+            seconds / count if count and seconds > 0.0 else 0.0
+            for count, seconds in zip(samples, compute_s, strict=True)
         ]
-        known = sorted(one for one in sample_s if one > 0.0)
+        if len(speeds) == ranks:
+            sample_s = list(map(mul, sample_s, speeds))
+        known = sorted(filter(None, sample_s))
         if len(known) < FEWEST_RANKS:
             return
         middle = known[(len(known) - 1) // 2]
-        for rank, (own, seconds) in enumerate(zip(sample_s, compute_s, strict=True)):
+        # The median of the others is not below this time, whichever rank is left out.
+        least = SLOW * known[(len(known) - 2) // 2]
+        if known[-1] >= least:
+            for rank, own in enumerate(sample_s):
+                if own >= least:
+                    self._slow.setdefault(rank, 0)
+        for rank in sorted(self._slow):
+            own = sample_s[rank]
             times = min(own / _median_of_others(known, own), _MOST_TIMES)
-            slow = own > middle and times >= SLOW and seconds * (1.0 - 1.0 / times) >= LEAST_EXCESS_S
+            slow = own > middle and times >= SLOW and compute_s[rank] * (1.0 - 1.0 / times) >= LEAST_EXCESS_S
             self._slow[rank] = (self._slow[rank] << 1 | slow) & _MASK
-            if own > 0.0:
-                self._times[rank] += _SMOOTHING * (times - self._times[rank])
+            before = self._times.get(rank, 1.0)
+            self._times[rank] = before + _SMOOTHING * (times - before) if own > 0.0 else before
             self._judge(rank)
+            if not self._slow[rank]:
+                del self._slow[rank], self._times[rank]
         if self._found and self._steps % _REPEATED_STEPS == 0:
             self.changed = True
 
     def forget(self) -> None:
         """Begin anew, because the ranks change."""
-        self._slow, self._times, self._found, self._steps, self.changed = [], [], set(), 0, False
+        self._slow, self._times, self._found = {}, {}, set()
+        self._ranks, self._steps, self.changed = 0, 0, False
 
     def take(self) -> tuple[float, ...]:
         """Return how many times as long as the median each straggler takes per sample, 0 for the others.
@@ -92,7 +105,7 @@ class StragglerWatch:
             return ()
         self.changed = False
         return tuple(
-            round(times, 2) if rank in self._found else 0.0 for rank, times in enumerate(self._times)
+            round(self._times[rank], 2) if rank in self._found else 0.0 for rank in range(self._ranks)
         )
 
     def _judge(self, rank: int) -> None:
@@ -107,7 +120,7 @@ class StragglerWatch:
 
     def _beyond_chance(self) -> float:
         """Return the least count of slow steps that chance does not explain."""
-        usual = fmean(bits.bit_count() for bits in self._slow)
+        usual = sum(bits.bit_count() for bits in self._slow.values()) / self._ranks
         return usual + FOUND_DEVIATIONS * math.sqrt(usual * (1.0 - usual / WINDOW))
 
 

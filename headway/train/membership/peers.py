@@ -46,7 +46,8 @@ from headway.train.membership.waits import Waits
 class Pending:
     """Numbers of every rank whose collection is in progress."""
 
-    def __init__(self, mine: torch.Tensor, everyone: list[torch.Tensor], work: Any) -> None:
+    def __init__(self, mine: torch.Tensor, everyone: list[torch.Tensor], work: Any, waits: Waits) -> None:
+        self._waits = waits
         self._mine = mine  # the collective reads it until it ends
         self._everyone = everyone
         self._work = work
@@ -59,7 +60,7 @@ class Pending:
             RuntimeError: a peer has sent another count of numbers.
         """
         with peers_may_be_lost():
-            self._work.wait()
+            self._waits.until(self._work)
         padded = [numbers.tolist() for numbers in self._everyone]
         counts = [numbers[0] for numbers in padded]
         if len(set(counts)) > 1:
@@ -129,7 +130,7 @@ class Peers:
         self._backend = backend
         self.device: Device = backend if isinstance(backend, Device) else TorchDevice()
         """Device of the group's operations."""
-        self.waits = Waits(self.device)
+        self.waits = Waits(self.device, on_device=backend.runs_on_device)
         """Operations that wait for peers."""
         self._guards: list[LossGuard] = []
         self._ending = threading.Lock()
@@ -246,7 +247,7 @@ class Peers:
             # The group's own method: `dist.all_gather` takes 0.1 ms longer, at every step.
             work = self._control.allgather(everyone, mine)
         self.waits.gathering(work)
-        return Pending(mine, everyone, work)
+        return Pending(mine, everyone, work, self.waits)
 
     def gather(self, *numbers: int) -> list[list[int]]:
         """Collect every rank's numbers, by rank."""
@@ -256,7 +257,7 @@ class Peers:
         """Form a group of some ranks. Every rank calls it; None on a rank outside of the group."""
         if len(ranks) == self.world_size:
             return self._control
-        with peers_may_be_lost():
+        with self._connecting():
             group = gloo_group(ranks, self._timeout)
         return group if self.rank in ranks else None
 
@@ -272,12 +273,12 @@ class Peers:
             return data
         with self.waits.blocking(), peers_may_be_lost():
             size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
-            dist.broadcast(size, src=source, group=group)
+            self.waits.until(dist.broadcast(size, src=source, group=group, async_op=True))
             buffer = torch.empty(int(size), dtype=torch.uint8, device="cpu")
             if self.rank == source and data:
                 buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
             if int(size):
-                dist.broadcast(buffer, src=source, group=group)
+                self.waits.until(dist.broadcast(buffer, src=source, group=group, async_op=True))
         return buffer.numpy().tobytes()
 
     def tensors_from(self, source: int, tensors: Sequence[torch.Tensor], group: Any) -> None:
@@ -285,7 +286,7 @@ class Peers:
         with self.waits.blocking(), peers_may_be_lost():
             works = [dist.broadcast(one, src=source, group=group, async_op=True) for one in tensors]
             for work in works:
-                work.wait()
+                self.waits.until(work)
 
     def device_tensors_from(
         self, source: int, receivers: Sequence[int], tensors: Sequence[torch.Tensor]
@@ -293,7 +294,11 @@ class Peers:
         """Fill tensors on an accelerator from one rank to others, by the default group. Others than these pass no tensors."""
         if tensors or self._backend.runs_on_device:
             with self.waits.blocking(), peers_may_be_lost():
-                self._backend.transfer(tensors, rank=self.rank, source=source, receivers=receivers)
+                self.waits.until_returned(
+                    lambda: self._backend.transfer(
+                        tensors, rank=self.rank, source=source, receivers=receivers
+                    )
+                )
             if self.aborted:  # an aborted transfer on an accelerator ends like a complete one
                 raise PeersLost("the transfer was aborted")
 
@@ -309,8 +314,14 @@ class Peers:
         ops = [dist.P2POp(dist.irecv, one, source) for source, one in receives if one.numel()]
         ops += [dist.P2POp(dist.isend, one, receiver) for receiver, one in sends if one.numel()]
         with self.waits.blocking(), peers_may_be_lost():
-            for work in dist.batch_isend_irecv(ops) if ops else ():
-                work.wait(limit)  # without it, gloo takes the time limit of connections
+            works = dist.batch_isend_irecv(ops) if ops else []
+
+            def complete() -> None:
+                for work in works:
+                    work.wait(limit)  # without it, gloo takes the time limit of connections
+
+            if works:
+                self.waits.until_returned(complete)
         if self.aborted:  # an aborted transfer on an accelerator ends like a complete one
             raise PeersLost("the exchange was aborted")
 
@@ -318,7 +329,7 @@ class Peers:
         """Return once every rank has called it and its earlier transfers are complete: an all-reduce of one element."""
         ranks = torch.ones((), dtype=torch.int64, device=device)
         with self.waits.blocking(), peers_may_be_lost():
-            dist.all_reduce(ranks)
+            self.waits.finish(dist.all_reduce(ranks, async_op=True))
         if (
             int(ranks) != self.world_size or self.aborted
         ):  # an aborted one on an accelerator ends like a complete one
@@ -385,14 +396,17 @@ class Peers:
         self.settle()
         with self._ending:
             self._left = True
-        if self._stuck:
-            _abandoned.append((dist.group.WORLD, self._control))
+        if self._stuck or (self.aborted and self.waits.outlast()):
+            groups = list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001  # torch has no list of the groups
+            _abandoned.append((groups, self._control))
         if dist.is_initialized():
             self._backend.leave()
         while self._guards:
             self._guards.pop().close()
         self._control = self._store = None
-        self.waits = Waits(self.device)  # its operations hold the group
+        self.waits = Waits(
+            self.device, on_device=self._backend.runs_on_device
+        )  # its operations hold the group
 
     @property
     def connections(self) -> frozenset[str]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.train.data.stragglers import FEWEST_RANKS, WINDOW, StragglerWatch
+from headway.train.data.stragglers import (
+    CLEARED_AT,
+    FEWEST_RANKS,
+    FOUND_AT,
+    FOUND_DEVIATIONS,
+    SLOW,
+    WINDOW,
+    StragglerWatch,
+)
 
 WITHIN = 50
 """Steps within which a straggler is found."""
@@ -106,3 +116,35 @@ def test_a_straggler_is_told_again_and_other_ranks_begin_anew() -> None:
     assert told == 3
     watch.observe([8, 8], [0.1, 0.3], ())
     assert watch.take() == ()
+
+
+@given(SEEDS, st.integers(FEWEST_RANKS, 8), st.floats(0.0, 0.6), st.floats(1.0, 4.0))
+def test_watch_finds_the_stragglers_of_the_rule_applied_to_every_rank_in_every_step(
+    seed: int, ranks: int, noise: float, times: float
+) -> None:
+    dice, watch = random.Random(seed), StragglerWatch()
+    slow: list[list[bool]] = [[] for _ in range(ranks)]
+    found: set[int] = set()
+    reported: set[int] = set()
+    for step in range(160):
+        usual = [times if rank == 0 and step < 100 else 1.0 for rank in range(ranks)]
+        took_s = [0.1 * one * dice.lognormvariate(0.0, noise) for one in usual]
+        watch.observe([8] * ranks, took_s, ())
+        for rank, own in enumerate(took_s):
+            others = statistics.geometric_mean(middle_two(took_s[:rank] + took_s[rank + 1 :]))
+            longer = own > statistics.median_low(took_s)
+            slow[rank] = [*slow[rank], longer and own >= SLOW * others][-WINDOW:]
+            mean = statistics.fmean(sum(one) for one in slow)
+            chance = mean + FOUND_DEVIATIONS * math.sqrt(mean * (1.0 - mean / WINDOW))
+            if rank not in found and sum(slow[rank]) >= max(FOUND_AT, chance):
+                found.add(rank)
+            elif sum(slow[rank]) <= CLEARED_AT:
+                found.discard(rank)
+        if told := watch.take():
+            reported = {rank for rank, one in enumerate(told) if one}
+        assert reported == found, step
+
+
+def middle_two(times: list[float]) -> list[float]:
+    """Return the middle time of an odd number, and the middle two of an even one."""
+    return [statistics.median_low(times), statistics.median_high(times)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +21,8 @@ from headway.train.membership.standstill import (
     must_abort,
 )
 from headway.train.membership.waits import Waits
+
+PATIENCE_S = 30.0
 
 step_times = st.lists(st.floats(0.001, 20), min_size=5, max_size=64)
 
@@ -147,3 +152,76 @@ def test_an_abandoned_promise_counts_as_stuck_once() -> None:
     assert waits.fulfil()
     assert waits.since_s() is None
     assert not waits.fulfil()
+
+
+class ForgottenWork:
+    """A collective that never ends, whose wait of a limited time fails after it, as those of gloo do."""
+
+    def __init__(self) -> None:
+        self.looks = threading.Semaphore(0)
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self, limit: timedelta) -> None:
+        self.looks.release()
+        threading.Event().wait(limit.total_seconds())
+        raise RuntimeError("Operation timed out!")
+
+
+class FailedWork:
+    """A collective that has failed."""
+
+    def is_completed(self) -> bool:
+        return True
+
+    def wait(self, _limit: timedelta) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+
+def test_wait_for_an_operation_that_gloo_forgets_lasts_until_the_abort() -> None:
+    waits, work = Waits(), ForgottenWork()
+    with ThreadPoolExecutor(1) as aside:
+        waiting = aside.submit(waits.until, work)
+        for _ in range(3):
+            assert work.looks.acquire(timeout=PATIENCE_S)
+        assert not waiting.done()
+        assert not waits.outlast()
+        waits.fulfil()
+        with pytest.raises(RuntimeError, match="aborted"):
+            waiting.result(PATIENCE_S)
+    assert waits.outlast(), "its group cannot be destroyed"
+
+
+def test_wait_for_a_failed_operation_raises_its_error_without_an_abort() -> None:
+    waits = Waits()
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        waits.until(FailedWork())
+    waits.fulfil()
+    assert not waits.outlast()
+
+
+def test_gather_that_gloo_forgets_keeps_its_group_after_the_abort() -> None:
+    waits = Waits()
+    waits.gathering(ForgottenWork())
+    waits.fulfil()
+    assert waits.outlast()
+
+
+def test_call_of_another_thread_returns_its_error_or_ends_with_the_abort() -> None:
+    waits, may_end = Waits(), threading.Event()
+    done = []
+    waits.until_returned(lambda: done.append(1))
+    assert done == [1]
+
+    def fail() -> None:
+        raise ValueError("of the call")
+
+    with pytest.raises(ValueError, match="of the call"):
+        waits.until_returned(fail)
+    assert not waits.outlast()
+    waits.fulfil()
+    with pytest.raises(RuntimeError, match="aborted"):
+        waits.until_returned(lambda: may_end.wait(PATIENCE_S))
+    may_end.set()
+    assert waits.outlast()
