@@ -12,10 +12,11 @@ import pytest
 
 from headway.client.client import Client
 from headway.contract.executions import ExecutionOutcome, ExecutionView
+from headway.contract.runtime import MEMBERSHIP_VARIABLES
 from headway.contract.spec import JobSpec
 from headway.contract.views.jobs import JobState
 from headway.http import ApiError
-from tests.e2e.conftest import PATIENCE_S, Cluster
+from tests.e2e.conftest import PATIENCE_S, Cluster, PatientJob
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -116,6 +117,39 @@ def test_wrong_requests_are_refused_with_stable_codes(cluster: Cluster, job: str
     client.cancel(job, force=True)
     cluster.until(lambda: client.job(job).state is JobState.CANCELLED, "the end of the job")
     assert code_of("true") == "illegal_transition"
+
+
+JOINS = """
+import torch.distributed
+torch.distributed.init_process_group("gloo")
+print("joined", torch.distributed.get_world_size())
+"""
+
+
+@pytest.mark.parametrize("script", ["import headway; headway.init()", JOINS], ids=["headway", "torch"])
+def test_training_script_as_a_command_fails_and_leaves_the_training_alone(
+    patient: PatientJob, cluster: Cluster, script: str
+) -> None:
+    patient.start(2, most=2)
+    generation = patient.view().generation
+    done = cluster.headway("exec", patient.name, "--", "python", "-c", script)
+    assert done.returncode == 1, done.stderr
+    assert ("command beside a rank" if "headway" in script else "expected, but not set") in done.stderr
+    samples = patient.view().progress.samples
+    cluster.until(lambda: patient.view().progress.samples > samples, "the next samples")
+    assert (patient.view().generation, patient.view().size) == (generation, 2)
+    patient.finish()
+
+
+def test_command_has_the_place_of_its_rank_but_not_the_way_to_the_others(
+    patient: PatientJob, cluster: Cluster
+) -> None:
+    patient.start(2, most=2)
+    done = cluster.headway("exec", patient.name, "--rank", "1", "--", "env")
+    names = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    assert (names["RANK"], names["LOCAL_RANK"]) == ("1", "1")
+    assert not names.keys() & MEMBERSHIP_VARIABLES
+    patient.finish()
 
 
 def sleeping(seconds: str) -> bool:
