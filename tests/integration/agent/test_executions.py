@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headway.contract.agents import ExecCommand
-from headway.contract.executions import ExecutionEnd, ExecutionOutcome
+from headway.contract.agents import ExecCommand, ExecInput
+from headway.contract.executions import ExecutionEnd, ExecutionInput, ExecutionOutcome, Terminal
 from tests.integration.agent.looking import alive, wait_until
 from tests.integration.agent.stub import AgentProcess, StubService
 
@@ -116,3 +116,40 @@ def test_descendants_in_their_own_sessions_end_with_a_cancel_a_timeout_and_the_r
     end = _end_of(stub)
     assert (end.outcome, end.signal) == (ExecutionOutcome.EXITED, signal.SIGKILL)
     wait_until(lambda: not any(map(alive, left)), 10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_terminal_is_that_of_the_command_and_its_keys_reach_the_program_in_the_foreground(
+    stub: StubService, make_agent: Callable[..., AgentProcess], kind: str
+) -> None:
+    agent = make_agent("--isolation", kind)
+    agent.start()
+    stub.wait_for(lambda: stub.reports)
+    stub.run(JOB, "sleep 600")
+    stub.started(JOB)
+    stub.push(
+        ExecCommand(
+            command_id=stub.command_id(), job_id=JOB, generation=1, rank=0, execution="x1",
+            argv=["sh", "-i"], timeout_s=60, terminal=Terminal(rows=31, columns=97, term="dumb"),
+        )
+    )  # fmt: skip
+    chunks = iter(range(1, 100))
+
+    def type_keys(text: str) -> None:
+        chunk = ExecutionInput(sequence=next(chunks), data=text.encode())
+        message = ExecInput(
+            command_id=stub.command_id(), job_id=JOB, generation=1, execution="x1", chunk=chunk
+        )
+        for _ in range(2):  # the second is a repetition, which counts for nothing
+            stub.push(message)
+
+    type_keys("stty size; echo on-$((1 + 1)) > /dev/tty; echo $TERM\r")
+    stub.wait_for(lambda: "31 97\r\non-2\r\ndumb\r\n" in _printed(stub))
+    type_keys("echo now-$((1 + 1)); sleep 600\r")
+    stub.wait_for(lambda: "now-2" in _printed(stub))
+    type_keys("\x03")
+    type_keys("echo code-$?\r")
+    stub.wait_for(lambda: "code-130" in _printed(stub))
+    type_keys("exit 7\r")
+    assert _end_of(stub).exit_code == 7
+    assert stub.executions[-1].taken in {4, 5}

@@ -11,7 +11,14 @@ import structlog
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from headway.contract.executions import ID_PATTERN, ExecutionEvent, ExecutionRequest, ExecutionView
+from headway.contract.executions import (
+    ID_PATTERN,
+    ExecutionEvent,
+    ExecutionInput,
+    ExecutionInputReply,
+    ExecutionRequest,
+    ExecutionView,
+)
 from headway.contract.views.identity import Role
 from headway.contract.views.jobs import Page
 from service.api.http.access import OwnJob, needs
@@ -84,6 +91,23 @@ async def cancel_execution(context: Context, job: OwnJob, execution: ExecutionId
     """Kill a command. Its end follows in its output. A command that has ended stays as it is."""
     await context.executions.cancel(await _found(context, job, execution))
     return Response(status_code=204)
+
+
+@router.post(
+    "/{job}/executions/{execution}/input",
+    operation_id="send_execution_input",
+    response_model=ExecutionInputReply,
+    **needs(Role.USER),
+)
+async def send_execution_input(
+    context: Context, job: OwnJob, execution: ExecutionId, chunk: ExecutionInput
+) -> Response:
+    """Send the next chunk of a command's standard input, or the new size of its terminal.
+
+    A chunk that is not accepted is to be sent again in a moment: the command has not started, or does not read. A chunk
+    that is sent twice arrives once.
+    """
+    return as_json(await context.executions.send_input(await _found(context, job, execution), chunk))
 
 
 async def _secret_values(context: ApiContext, job: str) -> list[str] | None:
