@@ -1,4 +1,4 @@
-"""Daily work with a running service: the delay and the loss of webhooks' messages, and of jobs that start after others.
+"""Daily work with a running service: messages of webhooks, jobs that start after others, and shells beside ranks.
 
     python -m benchmarks.week --json
 
@@ -11,6 +11,10 @@ after the last; the goal is 0. `webhooks_repeated` counts further copies.
 Then a local cluster of one agent runs `--pairs` pairs of jobs, in which the second starts after the first with its files.
 `after_s` is the longest time from the end of a first job to the grant of slots to its second, and `after_median_s` the
 median; the goal is 1.
+
+On the same cluster, `--shells` shells are opened beside a rank, each with a terminal. `shell_s` is the longest time from
+the start of `headway shell` to the first prompt, `shell_median_s` the median, and `shell_echo_s` the median of the times from a
+key to its echo; the goal of `shell_s` is at most 2.
 """
 
 from __future__ import annotations
@@ -18,8 +22,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import secrets
+import select
 import statistics
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,6 +39,7 @@ from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporar
 from benchmarks.servers import TOKEN, migrate, server, service_env
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
+from headway.contract.views.jobs import JobState
 from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
@@ -114,16 +124,64 @@ def after_s(client: Client, pair: int) -> float:
     return (granted_at - ended_at).total_seconds()
 
 
+def _read_until(terminal: int, sign: bytes) -> None:
+    """Read the terminal until it shows the sign, for at most a minute."""
+    screen, until_s = b"", time.monotonic() + 60.0
+    while sign not in screen:
+        if not select.select([terminal], [], [], until_s - time.monotonic())[0]:
+            raise RuntimeError(f"the shell shows no {sign!r}: {screen[-500:]!r}")
+        screen += os.read(terminal, 1 << 16)
+
+
+def shell_s(stack: LocalStack, job: str) -> tuple[float, float]:
+    """Open a shell. Return the seconds to its prompt, and the seconds from a key to its echo."""
+    ours, theirs = os.openpty()
+    env = {**os.environ, "HEADWAY_URL": stack.url, "HEADWAY_TOKEN": stack.token, "TERM": "dumb"}
+    began_s = time.monotonic()
+    command = ["setsid", "--ctty", sys.executable, "-m", "headway.cli", "shell", job]
+    with subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        _read_until(ours, b"# " if os.geteuid() == 0 else b"$ ")
+        prompt_s = time.monotonic() - began_s
+        typed_s = time.monotonic()
+        os.write(ours, b"Q")
+        _read_until(ours, b"Q")
+        echo_s = time.monotonic() - typed_s
+        os.write(ours, b"\x15exit\r")
+        with suppress(OSError):  # the terminal is closed
+            _read_until(ours, b"\0")
+        if process.wait() != 0:
+            raise RuntimeError(f"the shell ended with {process.returncode}")
+    os.close(ours)
+    return prompt_s, echo_s
+
+
+def shells(stack: LocalStack, client: Client, count: int) -> dict[str, object]:
+    """Open shells beside the rank of a job, and return their figures."""
+    job = client.submit(JobSpec.model_validate({"name": "shells", "run": "sleep 3600"}))
+    while client.job(job).state is not JobState.RUNNING:
+        time.sleep(0.1)
+    taken = [shell_s(stack, job.name) for _ in range(count)]
+    client.cancel(job, force=True)
+    return {
+        "shell_s": round(max(prompt_s for prompt_s, _ in taken), 3),
+        "shell_median_s": round(statistics.median(prompt_s for prompt_s, _ in taken), 3),
+        "shell_echo_s": round(statistics.median(echo_s for _, echo_s in taken), 3),
+    }
+
+
 def chains(arguments: argparse.Namespace) -> dict[str, object]:
-    """Run the pairs on a local cluster, and return their figures."""
+    """Run the pairs and the shells on a local cluster, and return their figures."""
     pairs = 2 if arguments.quick else arguments.pairs
     with temporary_folder() as data, LocalStack(data, agents=1, slots=2) as stack, stack.client() as client:
         after_s(client, 0)  # warm-up
         taken_s = [after_s(client, pair) for pair in range(1, pairs + 1)]
+        opened = shells(stack, client, 2 if arguments.quick else arguments.shells)
     return {
         "after_s": round(max(taken_s), 3),
         "after_median_s": round(statistics.median(taken_s), 3),
         "pairs": pairs,
+        **opened,
     }
 
 
@@ -150,10 +208,11 @@ def webhooks(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = benchmark_parser(__doc__, quick="ten events, two pairs")
+    parser = benchmark_parser(__doc__, quick="ten events, two pairs, two shells")
     parser.add_argument("--jobs", type=int, default=300, help="number of events")
     parser.add_argument("--pause-s", type=float, default=0.05, help="seconds between two of them")
     parser.add_argument("--pairs", type=int, default=20, help="pairs of jobs, one after the other")
+    parser.add_argument("--shells", type=int, default=10, help="shells, one after the other")
     parser.add_argument("--patience-s", type=float, default=60.0, help="wait for the last messages")
     arguments = parser.parse_args()
     show({**webhooks(arguments), **chains(arguments)}, arguments)

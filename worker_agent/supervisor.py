@@ -22,6 +22,7 @@ from structlog.contextvars import bound_contextvars
 from headway.contract.agents import (
     AnyCommand,
     ExecCommand,
+    ExecInput,
     Holding,
     OrderCommand,
     RunCommand,
@@ -248,6 +249,9 @@ class Supervisor:
                     case ExecCommand():
                         run = self._runs.named(f"{command.job_id}/{command.generation}")
                         self._executions.begin(command, run, self)
+                    case ExecInput():
+                        self._executions.give(command)
+                        return  # reports about the command acknowledge it
             except ValueError as error:
                 _log.error("ignored a command", error=str(error))
         self._outbox.acknowledge(command.command_id)

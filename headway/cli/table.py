@@ -48,6 +48,7 @@ PANELS: dict[str, dict[str, Verb]] = {
         "exec": Verb(
             "jobs.execution", "Run a command beside a rank of a running job, and exit with its code."
         ),
+        "shell": Verb("jobs.execution", "Open a shell beside a rank of a running job."),
         "checkpoints": Verb(
             "jobs.checkpoints", "List a job's checkpoints in storage, and mark the one that it would restore."
         ),

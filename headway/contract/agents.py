@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from headway.contract.changes import ChangeReason
+from headway.contract.executions import ExecutionInput, Terminal
 from headway.contract.health import DeviceFault, DeviceHealth, DeviceProbed
 from headway.contract.links import HostFacts, LinksProbed, PeerProbe
 from headway.contract.output import OutputHandover, OutputPlan
@@ -238,10 +239,24 @@ class ExecCommand(BaseModel):
     execution: str
     argv: list[str]
     timeout_s: float
+    stdin: bool = False
+    """True if the input of the command follows in `ExecInput`."""
+    terminal: Terminal | None = None
     traceparent: str | None = None
 
 
-AnyCommand: TypeAlias = RunCommand | OrderCommand | StopCommand | ExecCommand
+class ExecInput(BaseModel):
+    """Chunk of the input of a command beside a rank. It is not acknowledged by its id, but by reports about the command."""
+
+    kind: Literal["exec_input"] = "exec_input"
+    command_id: str
+    job_id: str
+    generation: int
+    execution: str
+    chunk: ExecutionInput
+
+
+AnyCommand: TypeAlias = RunCommand | OrderCommand | StopCommand | ExecCommand | ExecInput
 Command: TypeAlias = Annotated[AnyCommand, Field(discriminator="kind")]
 COMMANDS: TypeAdapter[AnyCommand] = TypeAdapter(Command)
 COMMAND_FIELD = "command"

@@ -39,6 +39,8 @@ class HostFacts(BaseModel):
     nccl: _Short = ""
     executes: bool = False
     """True if the agent knows commands beside ranks (`contract.executions`)."""
+    executes_with_input: bool = False
+    """True if the agent also knows the standard input and the terminal of such commands."""
     kill_wait_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """Seconds from SIGTERM to SIGKILL when the host's engine ends this agent; None if no engine runs it."""
     isolation: IsolationFacts | None = None

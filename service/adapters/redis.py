@@ -32,12 +32,12 @@ _CHANNEL = "headway:bells"
 _STANDSTILLS = "headway:standstills"
 _STANDSTILLS_MAX = 200
 _STANDSTILLS_KEPT_S = 86_400
-_STREAM_MAX = 10_000
+STREAM_MAX = 10_000
 """Length limit of a node's stream, for an agent that is away.
 
 An agent deletes the commands that it has handled. The service later pushes dropped commands again.
 """
-_STREAM_KEPT_S = 86_400
+STREAM_KEPT_S = 86_400
 """Time after which a stream without new commands expires.
 
 The service pushes its unacknowledged commands again.
@@ -117,8 +117,8 @@ class RedisCommandQueue(CommandQueue):
         values: list[str | int] = [
             delivery.number,
             int(delivery.at.timestamp() * 1000),
-            _STREAM_MAX,
-            _STREAM_KEPT_S,
+            STREAM_MAX,
+            STREAM_KEPT_S,
             COMMAND_FIELD,
             *(command.body for command in commands),
         ]

@@ -13,16 +13,33 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from headway.contract.agents import COMMAND_FIELD, ExecInput
 from headway.contract.executions import (
+    INPUT_WINDOW,
+    MAX_EVENTS,
     MAX_OUTPUT_BYTES,
     MAX_PART_BYTES,
     MAX_PARTS,
+    MAX_TERMINAL_EVENTS,
+    TERMINAL_UNREAD_EVENTS,
     ExecutionEnd,
     ExecutionEvent,
+    ExecutionInput,
+    ExecutionInputReply,
     ExecutionOutcome,
+    ExecutionReply,
     ExecutionReport,
+    OutputPart,
 )
-from service.domain.shared.errors import IdempotencyConflict, NotFound, TooLarge, TooManyCommands, Unavailable
+from service.adapters.redis import STREAM_KEPT_S, STREAM_MAX, stream_of
+from service.domain.shared.errors import (
+    IdempotencyConflict,
+    InvalidField,
+    NotFound,
+    TooLarge,
+    TooManyCommands,
+    Unavailable,
+)
 from service.usecases.ports.executions import Execution, Executions
 
 KEPT_S: Final = 600
@@ -32,6 +49,11 @@ SILENT_S: Final = 30
 UNREAD_S: Final = 60
 """Time without a reader after which a command is killed, in seconds."""
 _BATCH: Final = 16
+_GAP: Final = ExecutionEvent(
+    cursor="0",
+    parts=[OutputPart(stream="stderr", data=b"\r\n[headway: output is missing here]\r\n")],
+)
+"""Event in place of entries of a terminal that its reader came too late for."""
 _LARGEST: Final = MAX_OUTPUT_BYTES + MAX_PARTS * MAX_PART_BYTES
 
 
@@ -51,7 +73,10 @@ class RedisExecutions(Executions):
                     )
                 return  # a repeated request
             async with self._redis.pipeline() as pipeline:
-                fields: dict[Any, Any] = asdict(execution)
+                fields: dict[Any, Any] = {
+                    name: int(value) if isinstance(value, bool) else value
+                    for name, value in asdict(execution).items()
+                }
                 pipeline.hset(key, mapping=fields)
                 pipeline.expire(key, KEPT_S)
                 pipeline.set(f"{key}:alive", 1, ex=SILENT_S)
@@ -89,6 +114,8 @@ class RedisExecutions(Executions):
             generation=int(fields["generation"]),
             rank=int(fields["rank"]),
             node_id=fields["node_id"],
+            has_input=fields.get("has_input") == "1",
+            has_terminal=fields.get("has_terminal") == "1",
         )
 
     async def claim(self, execution: Execution, claim: str) -> bool:
@@ -98,8 +125,8 @@ class RedisExecutions(Executions):
             await self._redis.expire(key, KEPT_S)  # it may have expired just before
             return await self._goes_on(key, claim)
 
-    async def append(self, execution: Execution, report: ExecutionReport) -> bool:
-        key, output = _key(execution.id), f"{_key(execution.id)}:output"
+    async def append(self, execution: Execution, report: ExecutionReport) -> ExecutionReply:
+        key = _key(execution.id)
         size = sum(len(part.data) for part in report.parts)
         async with _answers():
             claimed, stored, ended = await self._redis.hmget(key, "claim", "bytes", "ended")
@@ -107,22 +134,17 @@ class RedisExecutions(Executions):
                 raise NotFound(f"another start of an agent has claimed the command {execution.id}")
             if ended is not None and report.sequence > int(ended):
                 raise NotFound(f"the command {execution.id} has ended")
-            if int(stored or 0) + size > _LARGEST:
+            if not execution.has_terminal and int(stored or 0) + size > _LARGEST:
                 raise TooLarge(f"a command may have {MAX_OUTPUT_BYTES:,} bytes of output")
             goes_on = await self._goes_on(key, report.claim)
             if report.parts or report.end is not None:
-                body = report.model_dump_json(include={"parts", "end"})
-                try:
-                    # Redis refuses an id that is not larger than the last one: a repeated report counts once.
-                    await self._redis.xadd(output, {"event": body}, id=f"{report.sequence}-0")
-                except ResponseError as error:
-                    if "equal or smaller" not in str(error):
-                        raise
-                else:
-                    await self._redis.hincrby(key, "bytes", size)
+                await self._store(execution, report, size)
+            hold = execution.has_terminal and await self._unread(key) > TERMINAL_UNREAD_EVENTS
             async with self._redis.pipeline() as pipeline:
                 pipeline.expire(key, KEPT_S)
-                pipeline.expire(output, KEPT_S)
+                pipeline.expire(f"{key}:output", KEPT_S)
+                if report.taken:
+                    pipeline.hset(key, "taken", str(report.taken))
                 if report.end is not None:
                     pipeline.hset(key, "ended", str(report.sequence))
                     pipeline.delete(f"{key}:alive")
@@ -130,7 +152,72 @@ class RedisExecutions(Executions):
                 elif goes_on:
                     pipeline.set(f"{key}:alive", 1, ex=SILENT_S)
                 await pipeline.execute()
-        return goes_on
+        return ExecutionReply(cancelled=not goes_on, hold=hold)
+
+    async def _store(self, execution: Execution, report: ExecutionReport, size: int) -> None:
+        """Add an entry of output, with the sequence of the one before, by which a reader notices a gap."""
+        key = _key(execution.id)
+        output = f"{key}:output"
+        last, count = await self._redis.hget(key, "last"), await self._redis.xlen(output)
+        if report.end is None and not execution.has_terminal and count >= MAX_EVENTS:
+            raise TooLarge(f"a command may have {MAX_EVENTS:,} entries of output; write more at a time")
+        entry: dict[Any, Any] = {
+            "event": report.model_dump_json(include={"parts", "end"}),
+            "previous": last or b"0",
+        }
+        kept = MAX_TERMINAL_EVENTS if execution.has_terminal else None
+        try:
+            # Redis refuses an id that is not larger than the last one: a repeated report counts once.
+            await self._redis.xadd(output, entry, id=f"{report.sequence}-0", maxlen=kept, approximate=False)
+        except ResponseError as error:
+            if "equal or smaller" not in str(error):
+                raise
+            return
+        async with self._redis.pipeline() as pipeline:
+            pipeline.hincrby(key, "bytes", size)
+            pipeline.hset(key, "last", str(report.sequence))
+            await pipeline.execute()
+
+    async def _unread(self, key: str) -> int:
+        """Return the number of entries that the reader has not got."""
+        read_to = await self._redis.hget(key, "read_to")
+        behind: Any = await self._redis.xrange(
+            f"{key}:output", min=f"({int(read_to or 0)}-0", count=TERMINAL_UNREAD_EVENTS + 1
+        )
+        return len(behind)
+
+    async def send_input(self, execution: Execution, chunk: ExecutionInput) -> ExecutionInputReply:
+        if not execution.has_input:
+            raise InvalidField("sequence", "the command was started without standard input")
+        key, stream = _key(execution.id), stream_of(execution.node_id)
+        async with _answers():
+            async with self._redis.pipeline() as pipeline:
+                pipeline.hmget(key, "claim", "ended", "cancelled", "taken", "sent")
+                pipeline.exists(f"{key}:alive")
+                (claimed, ended, cancelled, taken, sent), alive = await pipeline.execute()
+            if ended is not None or cancelled or not alive:
+                return ExecutionInputReply(accepted=False, ended=True)
+            last = int(sent or 0)
+            if chunk.sequence <= last:
+                return ExecutionInputReply(accepted=True)  # a repeated request
+            if chunk.sequence > last + 1:
+                raise InvalidField("sequence", f"the next chunk of input is {last + 1}")
+            if claimed is None or chunk.sequence - int(taken or 0) > INPUT_WINDOW:
+                return ExecutionInputReply(accepted=False)
+            message = ExecInput(
+                command_id=f"{execution.job_id}.{execution.generation}.input-{execution.id}.{chunk.sequence}",
+                job_id=execution.job_id,
+                generation=execution.generation,
+                execution=execution.id,
+                chunk=chunk,
+            )
+            async with self._redis.pipeline() as pipeline:
+                body: dict[Any, Any] = {COMMAND_FIELD: message.model_dump_json()}
+                pipeline.xadd(stream, body, maxlen=STREAM_MAX)
+                pipeline.expire(stream, STREAM_KEPT_S)
+                pipeline.hset(key, "sent", str(chunk.sequence))
+                await pipeline.execute()
+        return ExecutionInputReply(accepted=True)
 
     async def _goes_on(self, key: str, claim: str) -> bool:
         """Return True if the agent with this claim may start the command, or let it run."""
@@ -152,11 +239,15 @@ class RedisExecutions(Executions):
             pipeline.set(f"{key}:read", 1, ex=UNREAD_S)
             pipeline.hget(key, "claim")
             pipeline.exists(f"{key}:alive")  # before the output: the end is stored first
+            pipeline.hset(key, "read_to", after)
+            pipeline.expire(key, KEPT_S)
             pipeline.xrange(f"{key}:output", min=f"({after}-0", count=_BATCH)
-            _, claimed, alive, entries = await pipeline.execute()
+            _, claimed, alive, _, _, entries = await pipeline.execute()
         events = [_event(entry_id, fields) for entry_id, fields in entries]
         if not events and not alive:
             return [ExecutionEvent(cursor=after, end=_silent(claimed=claimed is not None))]
+        if entries and int(entries[0][1].get(b"previous", b"0")) > int(after):
+            return [_GAP.model_copy(update={"cursor": entries[0][1][b"previous"].decode()}), *events]
         return events
 
 

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
+from headway.contract.agents import COMMAND_FIELD, COMMANDS, ExecInput
 from headway.contract.executions import (
+    INPUT_WINDOW,
+    MAX_EVENTS,
     MAX_OUTPUT_BYTES,
     MAX_PART_BYTES,
     MAX_PARTS,
+    MAX_TERMINAL_EVENTS,
+    TERMINAL_UNREAD_EVENTS,
     ExecutionEnd,
+    ExecutionInput,
+    ExecutionInputReply,
     ExecutionOutcome,
     ExecutionReport,
     OutputPart,
 )
-from service.adapters.redis import connect
+from service.adapters.redis import connect, stream_of
 from service.adapters.redis_executions import RedisExecutions
-from service.domain.shared.errors import IdempotencyConflict, NotFound, TooLarge, TooManyCommands, Unavailable
+from service.domain.shared.errors import (
+    IdempotencyConflict,
+    InvalidField,
+    NotFound,
+    TooLarge,
+    TooManyCommands,
+    Unavailable,
+)
 from service.usecases.ports.executions import Execution
 
 CLAIM = "0123456789abcdef"
@@ -78,7 +93,7 @@ async def test_cancelled_command_is_not_started_or_is_to_be_killed(client: Redis
     await store.open(late, 4)
     assert await store.claim(late, CLAIM)
     await store.cancel(late)
-    assert not await store.append(late, report(1))
+    assert (await store.append(late, report(1))).cancelled
 
 
 async def test_job_has_at_most_its_number_of_commands_until_one_ends(client: Redis) -> None:
@@ -115,7 +130,7 @@ async def test_command_without_a_reader_is_to_be_killed(client: Redis) -> None:
     await store.open(one, 4)
     assert await store.claim(one, CLAIM)
     await client.delete("headway:execution:x1:read")  # as after its expiry
-    assert not await store.append(one, report(1))
+    assert (await store.append(one, report(1))).cancelled
 
 
 async def test_output_beyond_the_limit_is_refused(client: Redis) -> None:
@@ -146,6 +161,78 @@ async def test_id_of_a_command_of_another_job_is_refused_and_that_command_stays(
     with pytest.raises(IdempotencyConflict):
         await store.open(execution("x1", job="j2"), 4)
     assert await store.find("x1") == one
+
+
+async def sent(client: Redis) -> list[ExecInput]:
+    """Return the chunks of input that are on the way to the agent."""
+    entries = await client.xrange(stream_of("n1"))
+    found = [COMMANDS.validate_json(fields[COMMAND_FIELD.encode()]) for _, fields in entries]
+    return [one for one in found if isinstance(one, ExecInput)]
+
+
+async def test_input_waits_for_the_start_and_arrives_once_within_its_window(client: Redis) -> None:
+    store, one = RedisExecutions(client), replace(execution("x1"), has_input=True)
+    await store.open(one, 4)
+    chunk = ExecutionInput(sequence=1, data=b"\xffa")
+    assert await store.send_input(one, chunk) == ExecutionInputReply(accepted=False)
+    assert await store.claim(one, CLAIM)
+    for _ in range(2):
+        assert await store.send_input(one, chunk) == ExecutionInputReply(accepted=True)
+    assert [message.chunk for message in await sent(client)] == [chunk]
+    with pytest.raises(InvalidField):
+        await store.send_input(one, ExecutionInput(sequence=3))
+    for sequence in range(2, INPUT_WINDOW + 1):
+        assert (await store.send_input(one, ExecutionInput(sequence=sequence))).accepted
+    beyond = ExecutionInput(sequence=INPUT_WINDOW + 1)
+    assert not (await store.send_input(one, beyond)).accepted
+    await store.append(one, report(1).model_copy(update={"taken": 1}))
+    assert (await store.send_input(one, beyond)).accepted
+    assert [message.chunk.sequence for message in await sent(client)] == list(range(1, INPUT_WINDOW + 2))
+    await store.append(one, report(2, end=END))
+    over = ExecutionInputReply(accepted=False, ended=True)
+    assert await store.send_input(one, ExecutionInput(sequence=INPUT_WINDOW + 2)) == over
+
+
+async def test_command_without_input_refuses_it(client: Redis) -> None:
+    store, one = RedisExecutions(client), execution("x1")
+    await store.open(one, 4)
+    assert await store.claim(one, CLAIM)
+    with pytest.raises(InvalidField):
+        await store.send_input(await store.find("x1"), ExecutionInput(sequence=1))
+
+
+async def test_number_of_entries_of_a_command_is_bounded(client: Redis) -> None:
+    store, one = RedisExecutions(client), execution("x1")
+    await store.open(one, 4)
+    assert await store.claim(one, CLAIM)
+    await client.xadd("headway:execution:x1:output", {"event": "{}"}, id=f"{MAX_EVENTS}-0")
+    async with client.pipeline(transaction=False) as pipeline:
+        for number in range(MAX_EVENTS + 1, 2 * MAX_EVENTS):
+            pipeline.xadd("headway:execution:x1:output", {"event": "{}"}, id=f"{number}-0")
+        await pipeline.execute()
+    with pytest.raises(TooLarge):
+        await store.append(one, report(2 * MAX_EVENTS, b"a"))
+    await store.append(one, report(2 * MAX_EVENTS, end=END))
+
+
+async def test_terminal_is_held_back_while_its_reader_is_behind_and_notes_a_gap(client: Redis) -> None:
+    store, one = RedisExecutions(client), replace(execution("x1"), has_input=True, has_terminal=True)
+    await store.open(one, 4)
+    assert await store.find("x1") == one
+    assert await store.claim(one, CLAIM)
+    replies = [
+        await store.append(one, report(number, b"a")) for number in range(1, TERMINAL_UNREAD_EVENTS + 2)
+    ]
+    assert [reply.hold for reply in replies] == [False] * TERMINAL_UNREAD_EVENTS + [True]
+    assert await store.read("x1", str(TERMINAL_UNREAD_EVENTS)) != []
+    assert not (await store.append(one, report(TERMINAL_UNREAD_EVENTS + 2, b"a"))).hold
+    last = MAX_TERMINAL_EVENTS + 5
+    for number in range(TERMINAL_UNREAD_EVENTS + 3, last + 1):
+        await store.append(one, report(number, b"a"))
+    assert await client.xlen("headway:execution:x1:output") == MAX_TERMINAL_EVENTS
+    gap, first, *_ = await store.read("x1", "3")
+    assert (gap.cursor, gap.parts[0].stream, first.cursor) == ("5", "stderr", "6")
+    assert (await store.read("x1", "5"))[0].cursor == "6"
 
 
 @pytest.mark.parametrize("late", ["claim", "cancel"])

@@ -162,8 +162,9 @@ class Server:
         secrets = descriptors[0] if descriptors else None
         try:
             self._keeper.execute(
-                order.run, order.rank, order.argv, streams, secrets, command=order.command, owner=client
-            )
+                order.run, order.rank, order.argv, streams, secrets,
+                command=order.command, term=order.term, owner=client,
+            )  # fmt: skip
         except (CannotStart, OSError) as error:
             _log.warning("refused a command beside %s: %s", order.run, error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -89,8 +91,11 @@ def run_command(
     argv: Sequence[str],
     streams: Streams,
     command: str,
+    term: str = "",
 ) -> NoReturn:
     """Turn this process into a command beside the rank, with its confinement; never returns.
+
+    If `term` names the type of a terminal, the streams are one, which becomes that of the command's session.
 
     It has the rank's environment without `MEMBERSHIP_VARIABLES`: a training script must not act as the rank.
     """
@@ -100,9 +105,11 @@ def run_command(
     if plan.confinement.uid is not None:
         for descriptor in (1, 2):
             os.fchown(descriptor, plan.confinement.uid, -1)  # programs reopen /dev/stdout
+    if term:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     env = _named_environment(plan, rank, folder, secrets, argv)
     env = {name: value for name, value in env.items() if name not in MEMBERSHIP_VARIABLES}
-    env |= {ENV_BESIDE: str(folder.control), ENV_COMMAND: command}
+    env |= {ENV_BESIDE: str(folder.control), ENV_COMMAND: command, **({"TERM": term} if term else {})}
     _enter_place(plan, rank)
     adopt_orphans()  # the kernel keeps it across the execution
     _execute(argv, None, env)

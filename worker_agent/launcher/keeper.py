@@ -159,13 +159,14 @@ class Keeper:
         secrets: int | None = None,
         *,
         command: str = "",
+        term: str = "",
         owner: object = None,
     ) -> int:
         """Run a command beside a living rank, in its environment and confinement. Return the command's pid.
 
         The keeper closes all four streams, now or when the command ends, also if it raises. A refusal is
-        also told through the status pipe. `command` is the id for `end_command`,
-        and `owner` is the connection for `end_commands`.
+        also told through the status pipe. `command` is the id for `end_command`, `term` the type of the
+        terminal that the streams are, if any, and `owner` is the connection for `end_commands`.
 
         Raises:
             CannotStart: the rank does not live here, its run is being killed, it runs in a container, or the
@@ -174,7 +175,7 @@ class Keeper:
         try:
             run, plan = self._beside(name, rank)
             pid = self._fork(
-                partial(child.run_command, plan, rank, run.folder, secrets, argv, streams, command)
+                partial(child.run_command, plan, rank, run.folder, secrets, argv, streams, command, term)
             )
         except BaseException as error:
             streams.refuse(str(error))

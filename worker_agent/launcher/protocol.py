@@ -71,6 +71,8 @@ class Execute:
     argv: tuple[str, ...]
     secrets: bool = False
     """True if a descriptor of memory with the rank's secrets, as JSON, is the last one."""
+    term: str = ""
+    """Type of the terminal that the three streams are; empty if they are none."""
 
 
 @dataclass(frozen=True, slots=True)

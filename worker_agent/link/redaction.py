@@ -5,19 +5,12 @@ A hidden value is replaced by as many asterisks as it has bytes, so that offsets
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 
-from headway.contract.values.redaction import TOKEN
+from headway.contract.values.redaction import TOKEN, forms_of
 
-SHORTEST_BYTES = 4
-"""Minimum length of a hidden value; a shorter one cannot be distinguished from ordinary output."""
-_SHORTEST_PART = 8
-"""Minimum length at which the single lines and the encodings of a value are hidden as well."""
 _TOKEN_BYTES = 160
 _TOKEN = re.compile(TOKEN.pattern.encode())
 _TOKEN_BEGUN = re.compile(rb"h(?:w(?:[a-z]{0,2}(?:_[A-Za-z0-9_-]{0,150})?)?)?\Z")
@@ -28,7 +21,7 @@ class Redactor:
     """Search for the values to hide. Thread-safe."""
 
     def __init__(self, values: Collection[str] = ()) -> None:
-        forms = {form for value in values for form in _forms(value)}
+        forms = {form for value in values for form in forms_of(value)}
         self._forms = sorted(forms, key=len, reverse=True)
         self.reach = max([_TOKEN_BYTES, *map(len, self._forms)]) - 1
         """Bytes before and behind a piece that must be known to hide values across its ends."""
@@ -101,17 +94,3 @@ def masked(data: bytes, spans: Iterator[tuple[int, int]]) -> bytes:
         hidden = bytearray(data) if hidden is None else hidden
         hidden[begin:end] = b"*" * (end - begin)
     return data if hidden is None else bytes(hidden)
-
-
-def _forms(value: str) -> Iterator[bytes]:
-    """Yield the value as programs print it: unchanged, line by line, and encoded as JSON, URL and base64."""
-    raw = value.encode(errors="surrogatepass")
-    if len(raw) >= SHORTEST_BYTES:
-        yield raw
-    if len(raw) < _SHORTEST_PART:
-        return
-    yield from (line for line in map(bytes.strip, raw.splitlines()) if len(line) >= _SHORTEST_PART)
-    yield json.dumps(value)[1:-1].encode()
-    yield quote(value, safe="", errors="replace").encode()
-    coded = base64.b64encode(raw)
-    yield coded.rstrip(b"=")[:-1] if coded.endswith(b"=") else coded

@@ -12,8 +12,9 @@ from typing import Any, BinaryIO, Protocol
 import structlog
 
 from headway.contract.renumbering import ranks_file
+from headway.contract.values.redaction import SHORTEST_BYTES
 from worker_agent.host.folders import LoggedRun, RunFolder, boot_s, read_json, write_json
-from worker_agent.link.redaction import SHORTEST_BYTES, Redactor, masked
+from worker_agent.link.redaction import Redactor, masked
 from worker_agent.link.secrets import RunSecrets
 from worker_agent.link.service_api import Backoff, NotJoined, Refused, Unreachable
 from worker_agent.logs.pieces import CHUNK_BYTES, KEPT_BYTES, cut, from_character

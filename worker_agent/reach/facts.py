@@ -37,6 +37,7 @@ def host_facts(
             driver=_DRIVER.read_text(encoding="utf-8").strip() if _DRIVER.exists() else "",
             nccl=_nccl(),
             executes=True,
+            executes_with_input=True,
             kill_wait_s=kill_wait_s,
         )
     return HostFacts(
@@ -44,6 +45,7 @@ def host_facts(
         probe_key=probe_key,
         interface=interface,
         executes=True,
+        executes_with_input=True,
         kill_wait_s=kill_wait_s,
     )
 

@@ -15,6 +15,8 @@ from threading import Lock
 from headway.contract.agents import (
     AnyCommand,
     AnyEntry,
+    ExecCommand,
+    ExecInput,
     OrderCommand,
     RankMessage,
     RanksStarted,
@@ -62,6 +64,8 @@ class RunTraces:
                     self._on_entry(fact.entry)
 
     def _on_command(self, command: AnyCommand) -> None:
+        if isinstance(command, ExecCommand | ExecInput):
+            return  # commands beside ranks have no spans
         parent = SpanRef.parse(command.traceparent)
         if parent is None:
             return

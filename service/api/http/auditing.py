@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import structlog
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headway.contract.values.redaction import command_without_credentials, without_tokens
+from headway.contract.values.redaction import HIDDEN, command_without_credentials, without_tokens
 from headway.contract.views.identity import EVERYWHERE
 from service.api.http.addresses import client_address
 from service.domain.identity.access import Principal
@@ -49,6 +49,7 @@ _COMMAND = "argv"
 """Field with the command of `headway exec`, which is recorded: the record says what a user ran inside a job."""
 _LONGEST = 200
 PRINCIPAL = "headway.principal"
+_SECRETS = "headway.secrets"
 
 
 def is_audited(scope: Scope) -> bool:
@@ -56,6 +57,11 @@ def is_audited(scope: Scope) -> bool:
     if scope["path"].startswith(_WORK_OF_AGENTS):
         return False
     return scope["method"] not in _SAFE or scope["path"] == _SIGNS_IN
+
+
+def hide(request: Request, values: Collection[str] | None) -> None:
+    """Hide secret values in the audit entry's command. None, if they are unknown, hides the whole command."""
+    request.scope[_SECRETS] = values
 
 
 async def audited(request: Request, context: ApiContext) -> Transactions:
@@ -91,7 +97,11 @@ def entry_of(
         status=status,
         address=client_address(scope, context.http.trusted_proxies),
         request_id=str(scope.get("request_id", "")),
-        detail={key: one for key, value in _flat(given) if (one := _recorded(key, value)) is not None},
+        detail={
+            key: one
+            for key, value in _flat(given)
+            if (one := _recorded(key, value, scope.get(_SECRETS))) is not None
+        },
     )
 
 
@@ -115,7 +125,7 @@ def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _recorded(key: str, value: Any) -> Any:
+def _recorded(key: str, value: Any, secret: Collection[str] | None) -> Any:
     match value:
         case bool() | int():
             return value
@@ -124,7 +134,7 @@ def _recorded(key: str, value: Any) -> Any:
         case str() if key in _RECORDED_TEXTS:
             return _clean(value)
         case list() if key == _COMMAND and all(isinstance(one, str) for one in value):
-            return _clean(command_without_credentials(value))
+            return HIDDEN if secret is None else _clean(command_without_credentials(value, secret))
     return None
 
 

@@ -128,6 +128,18 @@ async def opened(
     return {variable: values[name].decode() for variable, name in names.items()}
 
 
+async def values_in(transactions: Transactions, keys: KeyRing | None, job_id: str) -> list[str]:
+    """Return the present values of a job's secrets, to hide them. Removed secrets are left out.
+
+    Raises:
+        NoSecretsKey, SecretUnreadable, Unavailable: see `KeyRing`.
+    """
+    async with transactions.begin() as tx:
+        spec = (await tx.job_queries.job(job_id)).spec
+        sealed = await tx.secrets.get(spec.project, set(spec.secrets.values())) if spec.secrets else {}
+    return list((await opened(keys, spec.project, {name: name for name in sealed}, sealed)).values())
+
+
 async def rotate(transactions: Transactions, keys: KeyRing) -> int:
     """Encrypt every secret again with the newest key. Return the number of secrets.
 

@@ -52,9 +52,10 @@ async def execute(
             f"job {job.name} has no process with rank {request.rank}; see: headway ranks {job.name}"
         )
     node = (await tx.nodes.many([member.node_id]))[member.node_id]
-    if not await tx.links.executes(node.id):
+    if not await tx.links.executes(node.id, with_input=request.has_input):
+        what = "give commands an input" if request.has_input else "run commands beside ranks"
         raise AgentTooOld(
-            f"the agent of node {node.name} ({node.agent_version}) is too old to run commands beside ranks; update it"
+            f"the agent of node {node.name} ({node.agent_version}) is too old to {what}; update it"
         )
     execution = Execution(
         id=request.id,
@@ -62,6 +63,8 @@ async def execute(
         generation=member.born_generation,
         rank=member.born_rank,
         node_id=node.id,
+        has_input=request.has_input,
+        has_terminal=request.terminal is not None,
     )
     command = ExecCommand(
         command_id=f"{job.id}.{execution.generation}.exec-{execution.id}.{node.id}",
@@ -71,6 +74,8 @@ async def execute(
         execution=execution.id,
         argv=request.argv,
         timeout_s=request.timeout_s,
+        stdin=request.stdin,
+        terminal=request.terminal,
     )
     await tx.commands.add([(node.id, command)], now)
     tx.wake(WakeUp.COMMANDS)
@@ -111,4 +116,4 @@ async def take_report(
         raise NotFound(f"this node has no command {execution_id}")
     if report.sequence == 0:
         return ExecutionReply(cancelled=not await executions.claim(execution, report.claim))
-    return ExecutionReply(cancelled=not await executions.append(execution, report))
+    return await executions.append(execution, report)

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headway.contract.executions import ExecutionEvent, ExecutionReport
+from headway.contract.executions import (
+    ExecutionEvent,
+    ExecutionInput,
+    ExecutionInputReply,
+    ExecutionReply,
+    ExecutionReport,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +24,9 @@ class Execution:
     generation: int
     rank: int
     node_id: str
+    has_input: bool = False
+    """True if chunks of input follow."""
+    has_terminal: bool = False
 
 
 class Executions(Protocol):
@@ -40,12 +49,22 @@ class Executions(Protocol):
     async def claim(self, execution: Execution, claim: str) -> bool:
         """Give the command to the agent with this claim. Return False if another claim has it, or it is over."""
 
-    async def append(self, execution: Execution, report: ExecutionReport) -> bool:
-        """Store a report. Return False if the command is to be killed: it was cancelled, or nobody reads it.
+    async def append(self, execution: Execution, report: ExecutionReport) -> ExecutionReply:
+        """Store a report, and return the answer. A command is to be killed if it was cancelled, or nobody reads it.
+
+        A terminal keeps its last `MAX_TERMINAL_EVENTS` entries, and the answer holds it back while its reader is behind.
 
         Raises:
             NotFound: the report has another claim than the command, or comes after its end.
             TooLarge: the command has more output than is kept.
+        """
+
+    async def send_input(self, execution: Execution, chunk: ExecutionInput) -> ExecutionInputReply:
+        """Send a chunk of input to the agent, unless the command has not started or its window is full.
+
+        Raises:
+            InvalidField: the command has no input, or the chunk is not the next one.
+            NotFound: the command does not exist any more.
         """
 
     async def cancel(self, execution: Execution) -> None:

@@ -51,8 +51,8 @@ class LinkRecord:
 class HostLinks(Protocol):
     """Facts about hosts, and the connections between them."""
 
-    async def executes(self, node_id: str) -> bool:
-        """Return True if the node's agent knows commands beside ranks."""
+    async def executes(self, node_id: str, *, with_input: bool = False) -> bool:
+        """Return True if the node's agent knows commands beside ranks, and their input if that is wanted."""
 
     async def save_facts(
         self, node_id: str, facts: HostFacts | None, source_address: str, now: datetime

@@ -79,6 +79,8 @@ class StubService:
         self.secret_requests: list[SecretsRequest] = []
         self.executions: list[ExecutionReport] = []
         """Reports about commands beside ranks."""
+        self.cancelled: set[str] = set()
+        """Ids of commands beside ranks that their user has cancelled."""
         self.changed = threading.Condition()
         self._commands = 0
         handler = type("Handler", (_Handler,), {"stub": self})
@@ -250,7 +252,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._give_secrets(SecretsRequest.model_validate_json(body))
             elif names[2] == "executions":
                 self.stub.executions.append(ExecutionReport.model_validate_json(body))
-                self._answer(200, ExecutionReply().model_dump_json().encode())
+                reply = ExecutionReply(cancelled=names[3] in self.stub.cancelled)
+                self._answer(200, reply.model_dump_json().encode())
             else:
                 offset = int(parse_qs(parts.query)["offset"][0])
                 self._append((names[3], int(names[4]), int(names[5])), offset, body)

@@ -96,7 +96,13 @@ AFTER: list[Step] = [
         "execute_command",
         "POST",
         "/jobs/digits/executions",
-        {"id": "x7f3a", "argv": ["nvidia-smi", "-L"], "rank": 0, "timeout_s": 60},
+        {"id": "x7f3a", "argv": ["python"], "rank": 0, "timeout_s": 60, "stdin": True},
+    ),
+    (
+        "send_execution_input",
+        "POST",
+        "/jobs/digits/executions/x7f3a/input",
+        {"sequence": 1, "data": "cHJpbnQoMSkK", "eof": True},
     ),
     ("read_execution", "GET", "/jobs/digits/executions/x7f3a", None),
     ("cancel_execution", "DELETE", "/jobs/digits/executions/x7f3a", None),
@@ -233,7 +239,7 @@ async def try_all(harness: Harness, steps: list[Step]) -> dict[str, dict[str, An
 async def test_examples_work_and_are_what_the_description_says(harness: Harness) -> None:
     recorded = await try_all(harness, BEFORE)
     cast = Cast(harness)
-    await cast.join(alpha=2, host={"executes": True})
+    await cast.join(alpha=2, host={"executes": True, "executes_with_input": True})
     await cast.begin(1, "digits", run="python digits.py --epochs 2000", resources={"devices": ["cpu"]})
     recorded |= await try_all(harness, AFTER)
     if os.environ.get("HEADWAY_RECORD_EXAMPLES"):

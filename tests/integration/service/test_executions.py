@@ -52,6 +52,18 @@ async def test_agent_without_the_ability_is_too_old(harness: Harness) -> None:
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_too_old")
 
 
+async def test_input_and_terminals_need_an_agent_that_knows_them(harness: Harness) -> None:
+    cast = Cast(harness)
+    await cast.join(alpha=1, host={"executes": True})
+    await cast.begin(1)
+    for wish in ({"stdin": True}, {"terminal": {"rows": 24, "columns": 80}}):
+        answer = await harness.client.post(PATH, json={**REQUEST, **wish})
+        assert (answer.status_code, answer.json()["code"]) == (409, "agent_too_old")
+    assert (await harness.client.post(PATH, json=REQUEST)).status_code == 201
+    refused = await harness.client.post(f"{PATH}/x1/input", json={"sequence": 1, "data": "YQ=="})
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_field")
+
+
 async def test_only_the_node_of_the_rank_may_report(harness: Harness) -> None:
     cast = Cast(harness)
     await cast.join(alpha=1, beta=1, host={"executes": True})
@@ -61,19 +73,31 @@ async def test_only_the_node_of_the_rank_may_report(harness: Harness) -> None:
     job_id = (await harness.job()).id
     assert (await harness.client.post(PATH, json=REQUEST)).status_code == 201
     assert (await tell(cast, other, report(0, job_id))).status_code == 404
-    assert (await tell(cast, home, report(0, job_id))).json() == {"cancelled": False}
+    assert (await tell(cast, home, report(0, job_id))).json() == {"cancelled": False, "hold": False}
     parts = [{"stream": "stdout", "data": "aGk="}]
-    assert (await tell(cast, home, report(1, job_id, parts=parts))).json() == {"cancelled": False}
+    assert (await tell(cast, home, report(1, job_id, parts=parts))).json() == {
+        "cancelled": False,
+        "hold": False,
+    }
     (event,) = (await harness.client.get(f"{PATH}/x1")).json()["items"]
     assert (event["cursor"], event["parts"]) == ("1", parts)
     assert (await harness.client.delete(f"{PATH}/x1")).status_code == 204
-    assert (await tell(cast, home, report(2, job_id))).json() == {"cancelled": True}
+    assert (await tell(cast, home, report(2, job_id))).json() == {"cancelled": True, "hold": False}
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"argv": []}, {"argv": [" "]}, {"argv": ["a\0b"]}, {"argv": ["a" * 8_193]}, {"id": "1"}, {"rank": -1}],
-    ids=["none", "blank", "nul", "long", "id", "rank"],
+    [
+        {"terminal": {"rows": 0}},
+        {"terminal": {"term": "a b"}},
+        {"argv": []},
+        {"argv": [" "]},
+        {"argv": ["a\0b"]},
+        {"argv": ["a" * 8_193]},
+        {"id": "1"},
+        {"rank": -1},
+    ],
+    ids=["no rows", "term", "none", "blank", "nul", "long", "id", "rank"],
 )
 async def test_wrong_request_is_refused(harness: Harness, wrong: dict[str, Any]) -> None:
     answer = await harness.client.post(PATH, json={**REQUEST, **wrong})

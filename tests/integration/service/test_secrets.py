@@ -85,6 +85,35 @@ async def test_the_node_that_starts_a_job_gets_its_secrets_and_nobody_else_does(
         assert VALUE not in (await harness.client.get(f"/api/v1/{path}")).text
 
 
+async def test_audit_of_a_command_hides_the_values_of_the_jobs_secrets(harness: Harness) -> None:
+    await put(harness)
+    await harness.join(host={"executes": True})
+    await harness.submit(secrets={"WANDB_API_KEY": "wandb-key"})
+    await harness.turn()
+    argv = ["curl", "-H", f"X-Key: {VALUE}", "https://wandb"]
+    answer = await harness.client.post("/api/v1/jobs/job/executions", json={"id": "x1", "argv": argv})
+    assert answer.status_code == 201, answer.text
+    (entry,) = await _commands_in_the_audit(harness)
+    assert entry == "curl -H 'X-Key: [hidden]' https://wandb"
+
+
+async def test_audit_hides_a_whole_command_if_no_key_opens_the_jobs_secrets(harness: Harness) -> None:
+    await put(harness)
+    await harness.join(host={"executes": True})
+    await harness.submit(secrets={"WANDB_API_KEY": "wandb-key"})
+    await harness.turn()
+    async with harness.service.database.engine.begin() as connection:
+        await connection.execute(text("UPDATE secrets SET key_id = 'lost'"))
+    request = {"id": "x1", "argv": ["curl", VALUE]}
+    assert (await harness.client.post("/api/v1/jobs/job/executions", json=request)).status_code == 201
+    assert await _commands_in_the_audit(harness) == ["[hidden]"]
+
+
+async def _commands_in_the_audit(harness: Harness) -> list[str]:
+    entries = (await harness.client.get("/api/v1/audit")).json()["items"]
+    return [one["detail"]["argv"] for one in entries if one["action"] == "execute_command"]
+
+
 async def test_a_secret_that_went_away_is_told_to_the_node(harness: Harness) -> None:
     await put(harness)
     agent = await harness.join(slots=1)

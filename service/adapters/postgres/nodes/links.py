@@ -125,15 +125,20 @@ _VIEWS = Statement(
 
 
 _EXECUTES = Statement(
-    "SELECT coalesce(CAST(facts->>'executes' AS boolean), false) AS executes FROM host_facts WHERE node_id = :node"
+    """
+    SELECT coalesce(CAST(facts->>'executes' AS boolean), false) AS executes,
+        coalesce(CAST(facts->>'executes_with_input' AS boolean), false) AS with_input
+    FROM host_facts WHERE node_id = :node
+    """
 )
 
 
 class PostgresHostLinks(OnSession, HostLinks):
     """Hosts and connections in PostgreSQL."""
 
-    async def executes(self, node_id: str) -> bool:
-        return any(row.executes for row in await self._session.fetch(_EXECUTES, node=node_id))
+    async def executes(self, node_id: str, *, with_input: bool = False) -> bool:
+        found = await self._session.fetch(_EXECUTES, node=node_id)
+        return any(row.executes and (row.with_input or not with_input) for row in found)
 
     async def save_facts(
         self, node_id: str, facts: HostFacts | None, source_address: str, now: datetime

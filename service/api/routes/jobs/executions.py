@@ -7,17 +7,27 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Annotated, Final
 
+import structlog
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from headway.contract.executions import ID_PATTERN, ExecutionEvent, ExecutionRequest, ExecutionView
+from headway.contract.executions import (
+    ID_PATTERN,
+    ExecutionEvent,
+    ExecutionInput,
+    ExecutionInputReply,
+    ExecutionRequest,
+    ExecutionView,
+)
 from headway.contract.views.identity import Role
 from headway.contract.views.jobs import Page
 from service.api.http.access import OwnJob, needs
+from service.api.http.auditing import hide
 from service.api.http.context import ApiContext, Context
 from service.api.http.problems import PROBLEM
 from service.api.http.render import as_json, as_stream, sse, wants_stream
-from service.domain.shared.errors import Unavailable
+from service.domain.shared.errors import NoSecretsKey, SecretUnreadable, Unavailable
+from service.usecases.identity.secrets import values_in
 from service.usecases.jobs.executions import execute, find_of_job
 from service.usecases.ports.executions import Execution
 from service.usecases.ports.facts import WakeUp
@@ -27,6 +37,7 @@ router = APIRouter(
     tags=["jobs"],
     responses={401: PROBLEM, 404: PROBLEM, 409: PROBLEM, 422: PROBLEM, 503: PROBLEM},
 )
+log = structlog.get_logger()
 _LOOK_S: Final = 2.0
 """Interval in seconds in which a stream polls by itself, in case a wake-up was lost."""
 ExecutionId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the command")]
@@ -40,11 +51,14 @@ After = Annotated[str, Query(pattern=r"^[0-9]{1,10}$", description="Cursor of th
     response_model=ExecutionView,
     **needs(Role.USER),
 )
-async def execute_command(context: Context, job: OwnJob, request: ExecutionRequest) -> Response:
+async def execute_command(
+    connection: Request, context: Context, job: OwnJob, request: ExecutionRequest
+) -> Response:
     """Run a command beside a rank of a running job, as the rank's user and in its confinement.
 
     Read its output from the command's own address. A command that nobody reads is killed after a minute.
     """
+    hide(connection, await _secret_values(context, job))
     async with context.transactions.begin() as tx:
         view = await execute(tx, context.executions, job, request, now=context.now())
     return as_json(view, 201)
@@ -77,6 +91,32 @@ async def cancel_execution(context: Context, job: OwnJob, execution: ExecutionId
     """Kill a command. Its end follows in its output. A command that has ended stays as it is."""
     await context.executions.cancel(await _found(context, job, execution))
     return Response(status_code=204)
+
+
+@router.post(
+    "/{job}/executions/{execution}/input",
+    operation_id="send_execution_input",
+    response_model=ExecutionInputReply,
+    **needs(Role.USER),
+)
+async def send_execution_input(
+    context: Context, job: OwnJob, execution: ExecutionId, chunk: ExecutionInput
+) -> Response:
+    """Send the next chunk of a command's standard input, or the new size of its terminal.
+
+    A chunk that is not accepted is to be sent again in a moment: the command has not started, or does not read. A chunk
+    that is sent twice arrives once.
+    """
+    return as_json(await context.executions.send_input(await _found(context, job, execution), chunk))
+
+
+async def _secret_values(context: ApiContext, job: str) -> list[str] | None:
+    """Return the values of the job's secrets, or None if no key opens them now, which prevents no command."""
+    try:
+        return await values_in(context.transactions, context.keys, job)
+    except (NoSecretsKey, SecretUnreadable, Unavailable) as error:
+        log.warning("command_hidden_in_audit", job=job, why=error.message)
+        return None
 
 
 async def _found(context: ApiContext, job: str, execution: str) -> Execution:

@@ -75,6 +75,13 @@ COMMANDS: tuple[BaseModel, ...] = (
     ),
     agents.ExecCommand(
         **_JOB, command_id="c4", rank=1, execution="x01arz", argv=["nvidia-smi", "-L"], timeout_s=90.0, traceparent=_TRACEPARENT,
+        stdin=True, terminal=executions.Terminal(rows=50, columns=132, term="xterm-256color"),
+    ),
+    agents.ExecInput(
+        **_JOB, command_id="c5", execution="x01arz",
+        chunk=executions.ExecutionInput(
+            sequence=3, data=b"\xff\x00ls\n", eof=True, size=executions.TerminalSize(rows=50, columns=132)
+        ),
     ),
 )  # fmt: skip
 
@@ -134,7 +141,7 @@ HTTP: tuple[BaseModel, ...] = (
         container_engine="docker", labels={"rack": "r7", "zone": "a"},
         host=links.HostFacts(
             probe_port=20063, probe_key="key", interface="eth0", mtu=9000, shm_bytes=1 << 30, open_files=65536,
-            locked_memory_bytes=1 << 20, driver="580.1", nccl="2.27.3", executes=True, kill_wait_s=30.0,
+            locked_memory_bytes=1 << 20, driver="580.1", nccl="2.27.3", executes=True, executes_with_input=True, kill_wait_s=30.0,
             isolation=isolation.IsolationFacts(
                 mode="landlock",
                 results={"kernel": isolation.ProbeResult(probes=47, open=["keyctl"])},
@@ -173,8 +180,9 @@ HTTP: tuple[BaseModel, ...] = (
         end=executions.ExecutionEnd(
             outcome=executions.ExecutionOutcome.EXITED, exit_code=7, signal=9, message="The command ran for 90 s.",
         ),
+        taken=7,
     ),
-    executions.ExecutionReply(cancelled=True),
+    executions.ExecutionReply(cancelled=True, hold=True),
     credentials.SecretsRequest(**_JOB),
     credentials.SecretsReply(env={"WANDB_API_KEY": SecretStr("value")}),
 )  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -105,3 +107,25 @@ def test_calls_of_other_architectures_are_denied() -> None:
     assert decision(machine, 1) == ALLOWED
     assert decision(machine, 1, architecture=0x40000003) == DENIED
     assert decision(machine, 0x40000001) == DENIED
+
+
+FAMILIES = """
+import errno, socket
+from worker_agent.launcher import processes, system_calls
+def refusal(family):
+    try:
+        socket.socket(family, socket.SOCK_SEQPACKET).close()
+    except OSError as error:
+        return error.errno
+    return 0
+before = refusal(63)
+processes.forbid_new_privileges()
+system_calls.restrict()
+print(before == errno.EAFNOSUPPORT, refusal(63) == errno.EAFNOSUPPORT, refusal(38) == errno.EPERM)
+"""
+"""Process that asks the kernel for a family that no kernel has (63), and under the filter for AF_ALG (38) too."""
+
+
+def test_ciphers_of_the_kernel_are_denied_by_the_filter_also_where_the_kernel_has_none() -> None:
+    done = subprocess.run([sys.executable, "-c", FAMILIES], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "True", "True"], done.stderr

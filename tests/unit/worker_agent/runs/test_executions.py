@@ -70,6 +70,27 @@ def test_secret_that_overlaps_another_is_masked_at_every_cut() -> None:
     assert shown + stream.feed(b"", last=True) == whole
 
 
+@pytest.mark.parametrize("pause_at", range(1, len(SECRET)))
+def test_byte_that_may_begin_a_secret_is_shown_after_a_pause_and_the_secret_stays_masked(
+    pause_at: int,
+) -> None:
+    stream = MaskedStream(Redactor([SECRET]))
+    shown = stream.feed(b"$ " + SECRET[:pause_at].encode()) + stream.early()
+    assert shown == b"$ " + SECRET[: min(pause_at, 3)].encode()
+    assert not stream.is_holding
+    shown += stream.feed(SECRET[pause_at:].encode() + b" end") + stream.feed(b"", last=True)
+    assert (
+        shown
+        == b"$ " + SECRET[: min(pause_at, 3)].encode() + b"*" * (len(SECRET) - min(pause_at, 3)) + b" end"
+    )
+
+
+def test_byte_that_was_shown_early_is_not_shown_again() -> None:
+    stream = MaskedStream(Redactor([SECRET]))
+    shown = stream.feed(b"c") + stream.early() + stream.feed(b"o") + stream.early() + stream.feed(b"de")
+    assert shown + stream.feed(b"", last=True) == b"code"
+
+
 def test_output_without_secrets_is_shown_at_once() -> None:
     assert MaskedStream(Redactor([SECRET])).feed(b"step 1\n") == b"step 1\n"
 

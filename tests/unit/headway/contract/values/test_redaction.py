@@ -61,3 +61,20 @@ def test_command_shows_no_value_that_is_named_like_a_credential(argv: list[str])
 def test_command_without_credentials_stays_as_it_is() -> None:
     argv = ["sh", "-c", "echo $COLOUR-$RANK; ls tokens"]
     assert command_without_credentials(argv) == shlex.join(argv)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["pa ss/wörd", "url?key=pa%20ss%2Fw%C3%B6rd", "cGEgc3Mvd8O2cmQ=", "x" * 995 + "pa ss/wörd"],
+    ids=["plain", "url", "base64", "at the cut of a long argument"],
+)
+def test_command_shows_no_form_of_a_secret_value(argument: str) -> None:
+    shown = command_without_credentials(["curl", argument], ["pa ss/wörd"])
+    assert shown.startswith("curl ")
+    assert "pa ss" not in shown
+    assert "pa%20" not in shown
+    assert "cGEg" not in shown
+
+
+def test_command_keeps_values_that_are_too_short_to_be_told_from_text() -> None:
+    assert command_without_credentials(["ls", "abc"], ["abc"]) == "ls abc"
