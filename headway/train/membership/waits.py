@@ -127,7 +127,7 @@ class Waits:
         threading.Thread(target=run, name="headway-messages", daemon=True).start()
         self._await(ended.wait)
         if errors:
-            raise errors[0]
+            raise errors.pop()  # its traceback has the list, and would keep the operation with it
 
     def _await(self, ends_within: Callable[[float], bool]) -> None:
         """Wait until an operation ends, which `ends_within` tells after so many seconds at the latest.
