@@ -11,6 +11,10 @@ after the last; the goal is 0. `webhooks_repeated` counts further copies.
 Then a local cluster of one agent runs `--pairs` pairs of jobs, in which the second starts after the first with its files.
 `after_s` is the longest time from the end of a first job to the grant of slots to its second, and `after_median_s` the
 median; the goal is 1.
+
+Last, `--trials` trials of a sweep that ends trials early run in virtual time, once elastic and once with each fixed size
+(`benchmarks.early_stops`). `asha_makespan_ratio` is the makespan of the elastic trials over that of the best fixed size; the
+goal is at most 0.8.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from datetime import UTC, datetime
 import httpx
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from benchmarks.early_stops import SEEDS, TRIALS, figures
 from benchmarks.servers import TOKEN, migrate, server, service_env
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
@@ -34,6 +39,7 @@ from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
 from headway.local.stack import LocalStack
+from service.domain.policies.registry import DEFAULT, policy
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -150,13 +156,16 @@ def webhooks(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = benchmark_parser(__doc__, quick="ten events, two pairs")
+    parser = benchmark_parser(__doc__, quick="ten events, two pairs, one seed of trials")
     parser.add_argument("--jobs", type=int, default=300, help="number of events")
     parser.add_argument("--pause-s", type=float, default=0.05, help="seconds between two of them")
     parser.add_argument("--pairs", type=int, default=20, help="pairs of jobs, one after the other")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="trials of a sweep, in virtual time")
     parser.add_argument("--patience-s", type=float, default=60.0, help="wait for the last messages")
     arguments = parser.parse_args()
-    show({**webhooks(arguments), **chains(arguments)}, arguments)
+    seeds = SEEDS[:1] if arguments.quick else SEEDS
+    trials = figures(policy(DEFAULT), trials=arguments.trials, seeds=seeds)
+    show({**webhooks(arguments), **chains(arguments), **trials}, arguments)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.contract.views.jobs import TERMINAL_STATES, JobState
+from headway.contract.views.jobs import TERMINAL_STATES, JobState, Reason
 from tests.e2e.conftest import SCRIPTS, Cluster, job_name
 
 FILE = """
@@ -44,3 +44,55 @@ def test_trials_run_with_their_own_parameters_and_the_best_is_marked(
     assert [line.split()[:2] for line in table[2:]] == [["1", "SUCCEEDED"], ["*", "2"], ["3", "SUCCEEDED"]]
     rows = list(csv.DictReader(io.StringIO(cluster.headway("sweep", name, "--csv").stdout)))
     assert [one["best.loss"] for one in rows] == ["4.0", "0.25", "4.0"]
+
+
+CONTEST = """
+name: {name}
+workdir: .
+run: python contest.py
+elastic: {{min: 1, max: 4}}
+sweep:
+  parameters: {{x: [1, 3, 5]}}
+  metric: loss
+  stop: {{asha: {{min_progress: 2}}}}
+"""
+
+
+@pytest.mark.slow
+def test_survivor_takes_the_slots_of_trials_that_end_early_and_one_of_those_resumes(
+    cluster: Cluster, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    name = job_name(request)[:40].strip("-")
+    (tmp_path / "contest.py").write_bytes((SCRIPTS / "contest.py").read_bytes())
+    file = tmp_path / "contest.yaml"
+    file.write_text(CONTEST.format(name=name), encoding="utf-8")
+    submitted = cluster.headway("submit", "--wait", str(file))
+    assert submitted.returncode == 0, submitted
+    view = cluster.client.sweep(name)
+    assert [one.state for one in view.trials] == [
+        JobState.CANCELLED,
+        JobState.SUCCEEDED,
+        JobState.CANCELLED,
+    ], [one.message for one in view.trials]
+    assert view.trials[0].reason is view.trials[2].reason is Reason.STOPPED_EARLY
+    assert "is not among the best third" in view.trials[0].message
+    assert view.best == 2
+    ended_at = max(
+        one.finished_at for one in view.trials if one.reason is Reason.STOPPED_EARLY and one.finished_at
+    )
+    changes = [
+        one for one in cluster.client.events(f"{name}-2") if one.kind == "switch" and one.at > ended_at
+    ]
+    assert changes, "the survivor has grown in place"
+    survivor = cluster.client.job(f"{name}-2")
+    assert (survivor.attempt, survivor.preemptions) == (1, 0)
+    resumed = cluster.headway("resume", f"{name}-1")
+    assert resumed.returncode == 0, resumed
+    before = view.trials[0]
+    cluster.until(
+        lambda: (cluster.client.job(before.job_id).progress.epoch or 0) >= 4, "progress beyond its early end"
+    )
+    job = cluster.client.job(before.job_id)
+    assert job.state in {JobState.RUNNING, JobState.RESIZING}, job.message
+    assert "restored" in {one.kind for one in cluster.client.events(before.job_id)}
+    cluster.client.cancel(before.job_id)
