@@ -153,8 +153,7 @@ class SweepSpec(JobSpec):
             )
         stop = self.sweep.stop
         if stop is not None and self.progress.regex is not None:
-            sized = self.batch.global_ is not None and self.progress.batch == "global"
-            counted = "samples" if sized else "steps"
+            counted = "steps" if self.batch.global_ is None else "samples"
             if stop.asha.unit != counted:
                 raise ValueError(
                     f"sweep.stop.asha.unit is {stop.asha.unit}, but with this progress the trials report {counted}; set unit: "

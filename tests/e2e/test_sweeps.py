@@ -50,6 +50,7 @@ CONTEST = """
 name: {name}
 workdir: .
 run: python contest.py
+env: {{HURRY: {hurry}}}
 elastic: {{min: 1, max: 4}}
 sweep:
   parameters: {{x: [1, 3, 5]}}
@@ -64,35 +65,29 @@ def test_survivor_takes_the_slots_of_trials_that_end_early_and_one_of_those_resu
 ) -> None:
     name = job_name(request)[:40].strip("-")
     (tmp_path / "contest.py").write_bytes((SCRIPTS / "contest.py").read_bytes())
-    file = tmp_path / "contest.yaml"
-    file.write_text(CONTEST.format(name=name), encoding="utf-8")
-    submitted = cluster.headway("submit", "--wait", str(file))
+    file, hurry = tmp_path / "contest.yaml", tmp_path / "hurry"
+    file.write_text(CONTEST.format(name=name, hurry=hurry), encoding="utf-8")
+    submitted = cluster.headway("submit", str(file))
     assert submitted.returncode == 0, submitted
-    view = cluster.client.sweep(name)
-    assert [one.state for one in view.trials] == [
-        JobState.CANCELLED,
-        JobState.SUCCEEDED,
-        JobState.CANCELLED,
-    ], [one.message for one in view.trials]
-    assert view.trials[0].reason is view.trials[2].reason is Reason.STOPPED_EARLY
-    assert "is not among the best third" in view.trials[0].message
-    assert view.best == 2
-    ended_at = max(
-        one.finished_at for one in view.trials if one.reason is Reason.STOPPED_EARLY and one.finished_at
+    cluster.until(
+        lambda: cluster.client.sweep(name).states == {JobState.RUNNING: 1, JobState.CANCELLED: 2},
+        "the early ends of two trials",
     )
-    changes = [
-        one for one in cluster.client.events(f"{name}-2") if one.kind == "switch" and one.at > ended_at
-    ]
-    assert changes, "the survivor has grown in place"
-    survivor = cluster.client.job(f"{name}-2")
-    assert (survivor.attempt, survivor.preemptions) == (1, 0)
+    early = cluster.client.sweep(name).trials
+    assert [one.state for one in early] == ["CANCELLED", "RUNNING", "CANCELLED"]
+    assert early[0].reason is early[2].reason is Reason.STOPPED_EARLY
+    assert "trial 1 ends at 2 epochs: its loss" in early[0].message
+    cluster.until(lambda: cluster.client.job(f"{name}-2").size == 4, "growth of the survivor to all slots")
+    assert "switch" in {one.kind for one in cluster.client.events(f"{name}-2")}
     resumed = cluster.headway("resume", f"{name}-1")
     assert resumed.returncode == 0, resumed
-    before = view.trials[0]
+    hurry.touch()
     cluster.until(
-        lambda: (cluster.client.job(before.job_id).progress.epoch or 0) >= 4, "progress beyond its early end"
+        lambda: cluster.client.sweep(name).states == {JobState.SUCCEEDED: 2, JobState.CANCELLED: 1},
+        "the ends of the survivor and of the resumed trial",
     )
-    job = cluster.client.job(before.job_id)
-    assert job.state in {JobState.RUNNING, JobState.RESIZING}, job.message
-    assert "restored" in {one.kind for one in cluster.client.events(before.job_id)}
-    cluster.client.cancel(before.job_id)
+    view = cluster.client.sweep(name)
+    assert [one.state for one in view.trials] == ["SUCCEEDED", "SUCCEEDED", "CANCELLED"]
+    assert view.best == 2
+    again = cluster.client.job(f"{name}-1")
+    assert (again.generation >= 2, again.progress.epochs_exact) == (True, 200)

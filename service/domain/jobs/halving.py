@@ -43,7 +43,7 @@ class RungValues:
 
 def progress_at(asha: Asha, rung: int) -> int:
     """Return the progress at a rung, in the unit of the rule: min_progress x reduction^rung."""
-    return asha.min_progress * asha.reduction**rung
+    return int(asha.min_progress * asha.reduction**rung)
 
 
 def rungs_reached(asha: Asha, progress: int) -> int:
