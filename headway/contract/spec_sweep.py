@@ -58,15 +58,22 @@ class Asha(SpecPart):
     without the library reports steps, or samples with `batch.global`; with `progress.batch: per-rank`, batches count as steps.
     """
 
-    min_progress: Annotated[int, Field(ge=1, le=2**53)]
-    unit: Literal["epochs", "samples", "steps"] = "epochs"
-    reduction: Annotated[int, Field(ge=2, le=10)] = 3
+    min_progress: Annotated[
+        int, Field(ge=1, le=2**53, description="Progress at which trials are first compared.")
+    ]
+    unit: Annotated[
+        Literal["epochs", "samples", "steps"],
+        Field(description="Unit of min_progress, as the trials report it."),
+    ] = "epochs"
+    reduction: Annotated[
+        int, Field(ge=2, le=10, description="Factor between two rungs; the best of this many trials runs on.")
+    ] = 3
 
 
 class EarlyStop(SpecPart):
     """The rule that ends trials early, by its name."""
 
-    asha: Asha
+    asha: Annotated[Asha, Field(description="Asynchronous successive halving.")]
 
 
 class Sweep(SpecPart):
