@@ -15,6 +15,10 @@ median; the goal is 1.
 On the same cluster, `--shells` shells are opened beside a rank, each with a terminal. `shell_s` is the longest time from
 the start of `headway shell` to the first prompt, `shell_median_s` the median, and `shell_echo_s` the median of the times from a
 key to its echo; the goal of `shell_s` is at most 2.
+
+Last, `--trials` trials of a sweep that ends trials early run in virtual time, once elastic and once with each fixed size
+(`benchmarks.early_stops`). `asha_makespan_ratio` is the makespan of the elastic trials over that of the best fixed size; the
+goal is at most 0.8.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from datetime import UTC, datetime
 import httpx
 
 from benchmarks.arguments import benchmark_parser, run_benchmark, show, temporary_folder
+from benchmarks.early_stops import SEEDS, TRIALS, figures
 from benchmarks.servers import TOKEN, migrate, server, service_env
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
@@ -44,6 +49,7 @@ from headway.local.ports import free_port
 from headway.local.postgres import EmbeddedPostgres
 from headway.local.redis import EmbeddedRedis
 from headway.local.stack import LocalStack
+from service.domain.policies.registry import DEFAULT, policy
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -208,14 +214,17 @@ def webhooks(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = benchmark_parser(__doc__, quick="ten events, two pairs, two shells")
+    parser = benchmark_parser(__doc__, quick="ten events, two pairs, two shells, one seed of trials")
     parser.add_argument("--jobs", type=int, default=300, help="number of events")
     parser.add_argument("--pause-s", type=float, default=0.05, help="seconds between two of them")
     parser.add_argument("--pairs", type=int, default=20, help="pairs of jobs, one after the other")
     parser.add_argument("--shells", type=int, default=10, help="shells, one after the other")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="trials of a sweep, in virtual time")
     parser.add_argument("--patience-s", type=float, default=60.0, help="wait for the last messages")
     arguments = parser.parse_args()
-    show({**webhooks(arguments), **chains(arguments)}, arguments)
+    seeds = SEEDS[:1] if arguments.quick else SEEDS
+    trials = figures(policy(DEFAULT), trials=arguments.trials, seeds=seeds)
+    show({**webhooks(arguments), **chains(arguments), **trials}, arguments)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,31 @@ Space = Annotated[tuple[ParameterValue, ...], Field(min_length=1, max_length=_MO
 """Values of one parameter: a list of them, or a range."""
 
 
+class Asha(SpecPart):
+    """Asynchronous successive halving: trials are compared at rungs, and run on while they are among the best share.
+
+    The first rung is at `min_progress`, each further one at `reduction` times the progress of the one before. A script
+    without the library reports steps, or samples with `batch.global`; with `progress.batch: per-rank`, batches count as steps.
+    """
+
+    min_progress: Annotated[
+        int, Field(ge=1, le=2**53, description="Progress at which trials are first compared.")
+    ]
+    unit: Annotated[
+        Literal["epochs", "samples", "steps"],
+        Field(description="Unit of min_progress, as the trials report it."),
+    ] = "epochs"
+    reduction: Annotated[
+        int, Field(ge=2, le=10, description="Factor between two rungs; the best of this many trials runs on.")
+    ] = 3
+
+
+class EarlyStop(SpecPart):
+    """The rule that ends trials early, by its name."""
+
+    asha: Annotated[Asha, Field(description="Asynchronous successive halving.")]
+
+
 class Sweep(SpecPart):
     """The search of a sweep: its parameters, the way to combine them, and the metric that compares the trials.
 
@@ -63,6 +88,7 @@ class Sweep(SpecPart):
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] | None = None
     metric: Annotated[GivenText, Field(min_length=1, max_length=128)] | None = None
     goal: Literal["minimise", "maximise"] = "minimise"
+    stop: EarlyStop | None = None
 
     @field_validator("parameters")
     @classmethod
@@ -75,6 +101,8 @@ class Sweep(SpecPart):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.stop is not None and self.metric is None:
+            raise ValueError("stop needs metric, the value by which it compares the trials")
         if self.search == "random" and self.trials is None:
             raise ValueError("search: random needs trials, the number of combinations to draw")
         if self.search == "grid":
@@ -130,6 +158,14 @@ class SweepSpec(JobSpec):
                 f"name may have {MOST_NAME} characters with sweep, since trials are called {self.name[:8]}…-1 and so on; "
                 "shorten it"
             )
+        stop = self.sweep.stop
+        if stop is not None and self.progress.regex is not None:
+            counted = "steps" if self.batch.global_ is None else "samples"
+            if stop.asha.unit != counted:
+                raise ValueError(
+                    f"sweep.stop.asha.unit is {stop.asha.unit}, but with this progress the trials report {counted}; set unit: "
+                    f"{counted}, and min_progress in {counted}"
+                )
         if self.checkpoint.from_ is not None:
             raise ValueError(
                 "checkpoint.from and sweep exclude each other; let the script load that checkpoint, or leave one of them out"

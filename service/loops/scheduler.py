@@ -21,6 +21,7 @@ from service.domain.shared.retention import HISTORY_KEPT
 from service.loops.renting import Rents
 from service.loops.runner import Loop, run_loop
 from service.usecases.jobs.after import Releases
+from service.usecases.jobs.halving import end_early
 from service.usecases.money.accrue import accrue
 from service.usecases.money.budgets import watch_money
 from service.usecases.nodes.credentials import forget_gone
@@ -116,6 +117,10 @@ class Scheduler:
                 WakeUp.AFTER,
             ),
             (
+                Loop(name="end_early", run_once=self.end_early, min_interval_s=0.1, max_interval_s=5.0),
+                WakeUp.TRIALS,
+            ),
+            (
                 # A pass writes rows for every paid node, even if nothing has happened.
                 Loop(name="accrue", run_once=self.accrue, min_interval_s=5.0, max_interval_s=5.0, rests=15.0),
                 None,
@@ -201,6 +206,12 @@ class Scheduler:
         started = await self._releases.start()
         if started:
             log.info("releases", jobs=started)
+
+    async def end_early(self) -> None:
+        """End trials of sweeps that are not among the best share at their rungs."""
+        ended = await end_early(self.transactions, self.launch, self.now())
+        if ended:
+            log.info("ended_early", trials=ended)
 
     async def deliver(self) -> None:
         """Push commands that are due to the nodes' streams."""

@@ -177,6 +177,11 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "A metric that the job reports reached its `goal.target`. The job saved a checkpoint and ended.",
             "Nothing. To train on, submit the job with another target.",
         ),
+        Reason.STOPPED_EARLY: Meaning(
+            "`sweep.stop` ended the trial: its metric was not among the best share at its progress. Its slots go to other "
+            "jobs.",
+            "Nothing. `headway resume JOB` continues it from its checkpoint; it is not ended early again.",
+        ),
     }
 )
 

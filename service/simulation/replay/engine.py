@@ -42,6 +42,11 @@ from service.simulation.replay.transitions import Transitions
 
 Progress = Callable[[float], None]
 """Callback that receives the share of ended jobs, from 0 to 1, every few rounds. An exception from it ends the replay."""
+EarlyEnds = Callable[[IntArray, FloatArray], BoolArray]
+"""Function that returns which of the jobs (n,) with this progress (n,), in reference samples, end before their work is done.
+
+It is called at each round and event, and may keep what it has seen.
+"""
 _PROGRESS_EVERY = 32
 """Number of rounds between two calls of the progress callback."""
 
@@ -54,6 +59,7 @@ def replay(
     clock: Callable[[], float] = time.perf_counter,
     on_progress: Progress | None = None,
     renting: tuple[ReplayRenting, Renter] | None = None,
+    early_ends: EarlyEnds | None = None,
 ) -> Replay:
     """Replay until the last job has ended, or until `rules.give_up_s` after the last submission.
 
@@ -61,7 +67,7 @@ def replay(
     this renter. Raise PolicyFailed.
     """
     followed = world.at_reference_batches() if keeps_batch(policy) else world
-    return _Run(followed, policy, solve, clock, renting).run(on_progress)
+    return _Run(followed, policy, solve, clock, renting, early_ends).run(on_progress)
 
 
 class _Run:
@@ -74,8 +80,9 @@ class _Run:
         solve: Solve,
         clock: Callable[[], float],
         renting: tuple[ReplayRenting, Renter] | None,
+        early_ends: EarlyEnds | None,
     ) -> None:
-        self._world, self._solve, self._clock = world, solve, clock
+        self._world, self._solve, self._clock, self._early_ends = world, solve, clock, early_ends
         self._policy = CheckedPolicy(policy)
         self._contention = rhythm_of(policy).applied(world.contention)
         self._tables = Tables(world)
@@ -170,6 +177,11 @@ class _Run:
             self._nodes.place(self._active[ended], np.full(int(ended.sum()), NOTHING))
             self._classes.end(self._active[ended])
             self._active = self._active[~ended]
+        if self._early_ends is not None and len(self._active):
+            early = self._early_ends(self._active, self._jobs.progress_at(self._active, now_s))
+            self._jobs.end_early(self._active[early], now_s)
+            self._nodes.place(self._active[early], np.full(int(early.sum()), NOTHING))
+            self._active = self._active[~early]
         self._transitions.advance(self._active, now_s)
 
     def _round(self, now_s: float) -> None:

@@ -197,6 +197,12 @@ class ReplayJobs:
         self.progress[rows] = self.progress_at(rows, now_s)
         self.trains_from_s[rows] = self.ends_s[rows] = np.inf
 
+    def end_early(self, rows: IntArray, now_s: float) -> None:
+        """End `rows` (n,), already advanced to now, before their work is done."""
+        self.progress[rows] = self.progress_at(rows, now_s)
+        self.end_s[rows] = now_s
+        self._let_go(rows[self.column[rows] != NOTHING])
+
     def holds_already(self, rows: IntArray, columns: IntArray) -> None:
         """Set up `rows` (n,) as training on these columns (n,) when the replay begins."""
         self.start_s[rows] = self.runs_from_s[rows] = np.minimum(self.submit_s[rows], 0.0)

@@ -35,6 +35,8 @@ class WakeUp(StrEnum):
     SIMULATIONS = "simulations"
     AFTER = "after"
     """Sent when a job may start because the last of those that it waits for has ended."""
+    TRIALS = "trials"
+    """Sent when a trial has reached a rung of `sweep.stop`, so that trials may end early."""
     ACCESS = "access"
     """Sent when access rights shrink, so that processes drop what they have cached about tokens."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from headway.contract.spec_sweep import Sweep
+from headway.contract.spec_sweep import Asha, Sweep
 from headway.contract.views.jobs import Page
 from headway.contract.views.sweeps import SweepSummary, SweepView
+from service.domain.jobs.halving import Halving, RungValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,34 @@ class SubmittedSweep:
     created: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TrialMetric:
+    """The metric by which a trial is compared, the rule that may end it early, and the number of rungs with a value."""
+
+    metric: str
+    asha: Asha | None
+    rungs: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """Values of a trial's metric from new reports: the extremes, and the values at rungs that it has just reached."""
+
+    job_id: str
+    lowest: float
+    highest: float
+    rungs: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTrials:
+    """The trials of a sweep that have reached a rung, and the ids of their jobs by number."""
+
+    rule: Halving
+    trials: Sequence[RungValues]
+    job_ids: Mapping[int, str]
+
+
 class Sweeps(Protocol):
     """Sweeps and their trials."""
 
@@ -58,6 +87,21 @@ class Sweeps(Protocol):
 
     async def jobs_of(self, sweep_id: str) -> list[str]:
         """Return the ids of the jobs that are trials of the sweep, by number."""
+
+    async def metrics_of(self, job_ids: Sequence[str]) -> dict[str, TrialMetric]:
+        """Return the metrics of those of the locked jobs that are trials of a sweep with a metric, by job."""
+
+    async def add_values(self, reports: Sequence[TrialReport]) -> None:
+        """Store new values of locked trials. A rung keeps its first value."""
+
+    async def stopping(self) -> list[str]:
+        """Return the ids of the sweeps of which live trials may end early."""
+
+    async def judged(self, sweep_id: str) -> JudgedTrials | None:
+        """Return the values of a sweep's trials at their rungs; None if the sweep does not end trials early, or is gone."""
+
+    async def note_stopped(self, job_ids: Sequence[str], now: datetime) -> None:
+        """Note that trials ended early. They are judged no more, also if they are resumed."""
 
 
 class SweepQueries(Protocol):

@@ -21,6 +21,7 @@ from service.domain.life.targets import finish_at_target
 from service.domain.perf.convergence import after_loss
 from service.domain.perf.goal_target import after_report, has_reached
 from service.domain.perf.milestones import reached_milestone
+from service.usecases.jobs.halving import note_values
 from service.usecases.jobs.life import apply, load_generations, load_life
 from service.usecases.jobs.search import awaits_measurement
 from service.usecases.nodes.links import note_slower_sync
@@ -69,6 +70,7 @@ class PendingWrites:
         self._jobs: dict[str, Job] = {}
         self._measured: list[Measured] = []
         self._reported: list[Reported] = []
+        self._of_trials: list[tuple[Job, Metrics]] = []
         self.at_target: list[str] = []
         """Jobs that reached their target by these messages. The caller ends them after `write`."""
 
@@ -86,6 +88,8 @@ class PendingWrites:
             # A node's clock may be wrong. Values with a time in the future would never be thinned.
             at = min(now, datetime.fromtimestamp(message.at_s, UTC))
             self._reported.append(Reported(job.id, message, at))
+            if job.spec.parameters:  # only trials of sweeps are compared, and they have parameters
+                self._of_trials.append((job, message))
             if has_reached(progress) and not has_reached(before):
                 self.at_target.append(job.id)
             return job
@@ -113,7 +117,9 @@ class PendingWrites:
             await tx.jobs.add_measured(self._measured, now)
         if self._reported:
             await tx.jobs.add_reported(self._reported)
-        self._jobs, self._measured, self._reported = {}, [], []
+        if self._of_trials:
+            await note_values(tx, self._of_trials)
+        self._jobs, self._measured, self._reported, self._of_trials = {}, [], [], []
 
 
 def may_report(crew: Crew, one: ReportedEntry, node_id: str) -> bool:

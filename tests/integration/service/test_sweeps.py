@@ -122,6 +122,13 @@ async def test_best_trial_has_the_best_value_ever_reported(harness: Harness) -> 
     ]
 
 
+async def test_results_guard_texts_that_spreadsheets_would_run_as_formulas(harness: Harness) -> None:
+    await harness.submit_sweep("gpt", {"x": ["=1+1", "+a", "-b", "@c", "a=b", -1.5, 2]})
+    table = await harness.client.get("/api/v1/sweeps/gpt/results")
+    cells = [one["parameter.x"] for one in csv.DictReader(io.StringIO(table.text))]
+    assert cells == ["'=1+1", "'+a", "'-b", "'@c", "a=b", "-1.5", "2"]
+
+
 async def test_best_value_outlives_the_thinning_of_its_values(harness: Harness) -> None:
     await harness.submit_sweep("gpt", {"lr": [0.1, 0.01]}, sweep={**LOSS, "goal": "maximise"})
     agent = await harness.join(slots=2)

@@ -20,7 +20,7 @@ from headway.cli.waiting import EXIT_CODES, wait
 from headway.client.client import Client
 from headway.contract.spec import JobSpec
 from headway.contract.spec_sweep import SweepSpec
-from headway.contract.views.jobs import JobState, JobView
+from headway.contract.views.jobs import JobState, JobView, Reason
 from headway.errors import HeadwayError, LeftOutWarning
 
 
@@ -99,7 +99,8 @@ def _submit_sweep(
             )
             raise typer.Exit(130) from None
         cli.show(output, view, sweep_page(view))
-        ends = [EXIT_CODES[state] for state in view.states]
+        # A trial that sweep.stop ended early has done its part.
+        ends = [0, *(EXIT_CODES[one.state] for one in view.trials if one.reason is not Reason.STOPPED_EARLY)]
         raise typer.Exit(EXIT_CODES[JobState.FAILED] if EXIT_CODES[JobState.FAILED] in ends else max(ends))
     first, last = view.trials[0].name, view.trials[-1].name
     jobs = first if first == last else f"{first} to {last}"

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
 from headway.contract.spec_parameters import ParameterValue
-from headway.contract.spec_sweep import Sweep
+from headway.contract.spec_sweep import Asha, Sweep
 from headway.contract.views.jobs import JobProgress, JobState, Page, Reason
 from headway.contract.views.sweeps import SweepSummary, SweepView, TrialView
 from service.adapters.postgres.engine.cursors import cursor_after, read_cursor
 from service.adapters.postgres.engine.session import FetchedRow, OnSession, Statement
 from service.adapters.postgres.jobs.jobs import spec_of
+from service.adapters.postgres.tables.core import TERMINAL_SQL
+from service.domain.jobs.halving import Halving, RungValues
 from service.domain.jobs.sweeps import best_of
 from service.domain.shared.errors import InvalidField, NotFound
 from service.usecases.identity.projects import no_project
-from service.usecases.ports.sweeps import NewSweep, SubmittedSweep, SweepQueries, SweepRef, Sweeps
+from service.usecases.ports.sweeps import (
+    JudgedTrials,
+    NewSweep,
+    SubmittedSweep,
+    SweepQueries,
+    SweepRef,
+    Sweeps,
+    TrialMetric,
+    TrialReport,
+)
 
 _INSERT = Statement(
     """
@@ -77,12 +89,53 @@ _TRIALS = Statement(
     FROM trials JOIN jobs ON jobs.id = trials.job_id WHERE sweep_id = :sweep ORDER BY number
     """
 )
-_EXTREMES = Statement(
+_METRICS_OF = Statement(
     """
-    SELECT number, min(value) AS lowest, max(value) AS highest
-    FROM trials JOIN metrics ON metrics.job_id = trials.job_id
-    WHERE sweep_id = :sweep AND metrics.name = :metric GROUP BY number
+    SELECT job_id, sweep ->> 'metric' AS metric, (sweep -> 'stop' -> 'asha')::text AS asha,
+           (SELECT count(*) FROM rung_values WHERE rung_values.job_id = trials.job_id) AS rungs
+    FROM trials JOIN sweeps ON sweeps.id = trials.sweep_id
+    WHERE job_id = ANY(CAST(:jobs AS text[])) AND sweep ->> 'metric' IS NOT NULL
     """
+)
+_ADD_EXTREMES = Statement(
+    """
+    UPDATE trials SET lowest = least(trials.lowest, new.lowest), highest = greatest(trials.highest, new.highest)
+    FROM unnest(CAST(:jobs AS text[]), CAST(:lowest AS float8[]), CAST(:highest AS float8[])) AS new (job_id, lowest, highest)
+    WHERE trials.job_id = new.job_id
+        AND (trials.lowest IS NULL OR new.lowest < trials.lowest OR new.highest > trials.highest)
+    """
+)
+_ADD_RUNG_VALUES = Statement(
+    """
+    INSERT INTO rung_values (job_id, rung, value)
+    SELECT * FROM unnest(CAST(:jobs AS text[]), CAST(:rungs AS integer[]), CAST(:rung_values AS float8[]))
+    ON CONFLICT (job_id, rung) DO NOTHING
+    """
+)
+_STOPPING = Statement(
+    f"""
+    SELECT DISTINCT sweep_id FROM trials JOIN jobs ON jobs.id = trials.job_id JOIN sweeps ON sweeps.id = trials.sweep_id
+    WHERE NOT ({TERMINAL_SQL}) AND stopped_at IS NULL AND sweep -> 'stop' ->> 'asha' IS NOT NULL
+        AND EXISTS (SELECT FROM rung_values WHERE rung_values.job_id = trials.job_id)
+    ORDER BY sweep_id
+    """  # noqa: S608
+)
+_RULE = Statement(
+    """
+    SELECT sweep ->> 'metric' AS metric, sweep ->> 'goal' AS goal, (sweep -> 'stop' -> 'asha')::text AS asha
+    FROM sweeps WHERE id = :sweep AND sweep -> 'stop' ->> 'asha' IS NOT NULL
+    """
+)
+_RUNG_VALUES = Statement(
+    f"""
+    SELECT number, trials.job_id, array_agg(value ORDER BY rung) AS reached,
+           stopped_at IS NULL AND NOT ({TERMINAL_SQL}) AS judged
+    FROM trials JOIN jobs ON jobs.id = trials.job_id JOIN rung_values ON rung_values.job_id = trials.job_id
+    WHERE sweep_id = :sweep GROUP BY number, trials.job_id, stopped_at, jobs.state ORDER BY number
+    """  # noqa: S608
+)
+_NOTE_STOPPED = Statement(
+    "UPDATE trials SET stopped_at = :now WHERE job_id = ANY(CAST(:jobs AS text[])) AND stopped_at IS NULL"
 )
 
 
@@ -126,6 +179,40 @@ class PostgresSweeps(OnSession, Sweeps):
     async def jobs_of(self, sweep_id: str) -> list[str]:
         return [row.job_id for row in await self._session.fetch(_JOBS, sweep=sweep_id)]
 
+    async def metrics_of(self, job_ids: Sequence[str]) -> dict[str, TrialMetric]:
+        rows = await self._session.fetch(_METRICS_OF, jobs=list(job_ids))
+        return {row.job_id: TrialMetric(row.metric, _asha(row.asha), row.rungs) for row in rows}
+
+    async def add_values(self, reports: Sequence[TrialReport]) -> None:
+        await self._session.fetch(
+            _ADD_EXTREMES,
+            jobs=[one.job_id for one in reports],
+            lowest=[one.lowest for one in reports],
+            highest=[one.highest for one in reports],
+        )
+        reached = [(one.job_id, rung, value) for one in reports for rung, value in one.rungs.items()]
+        if reached:
+            jobs, rungs, values = (list(column) for column in zip(*reached, strict=True))
+            await self._session.fetch(_ADD_RUNG_VALUES, jobs=jobs, rungs=rungs, rung_values=values)
+
+    async def stopping(self) -> list[str]:
+        return [row.sweep_id for row in await self._session.fetch(_STOPPING)]
+
+    async def judged(self, sweep_id: str) -> JudgedTrials | None:
+        for rule in await self._session.fetch(_RULE, sweep=sweep_id):
+            asha = _asha(rule.asha)
+            assert asha is not None, "the statement asks for it"
+            rows = await self._session.fetch(_RUNG_VALUES, sweep=sweep_id)
+            return JudgedTrials(
+                Halving(metric=rule.metric, minimise=rule.goal == "minimise", asha=asha),
+                [RungValues(row.number, row.reached, judged=row.judged) for row in rows],
+                {row.number: row.job_id for row in rows},
+            )
+        return None
+
+    async def note_stopped(self, job_ids: Sequence[str], now: datetime) -> None:
+        await self._session.fetch(_NOTE_STOPPED, jobs=list(job_ids), now=now)
+
 
 class PostgresSweepQueries(OnSession, SweepQueries):
     """Views of sweeps in PostgreSQL."""
@@ -160,14 +247,7 @@ class PostgresSweepQueries(OnSession, SweepQueries):
             raise NotFound(f"no sweep has the id {sweep_id!r}; `headway sweep` lists them.")
         about = _about(rows[0])
         sweep: Sweep = about["sweep"]
-        found = {}
-        if sweep.metric is not None:
-            extremes = await self._session.fetch(_EXTREMES, sweep=sweep_id, metric=sweep.metric)
-            found = {row.number: row for row in extremes}
-        trials = [
-            _trial(row, sweep, found.get(row.number))
-            for row in await self._session.fetch(_TRIALS, sweep=sweep_id)
-        ]
+        trials = [_trial(row, sweep) for row in await self._session.fetch(_TRIALS, sweep=sweep_id)]
         states: dict[JobState, int] = {}
         for one in trials:
             states[one.state] = states.get(one.state, 0) + 1
@@ -180,10 +260,12 @@ def _about(row: FetchedRow) -> dict[str, Any]:
     return {**dict(row), "sweep": Sweep.model_validate_json(row.sweep, extra="ignore")}
 
 
-def _trial(row: FetchedRow, sweep: Sweep, extremes: FetchedRow | None) -> TrialView:
-    kept = [row] if extremes is None else [row, extremes]
-    values = [one.lowest if sweep.goal == "minimise" else one.highest for one in kept]
-    known = [value for value in values if value is not None]
+def _asha(text: str | None) -> Asha | None:
+    # a newer version may have written it, during an upgrade
+    return None if text is None else Asha.model_validate_json(text, extra="ignore")
+
+
+def _trial(row: FetchedRow, sweep: Sweep) -> TrialView:
     stored = spec_of(row.spec).parameters
     parameters: dict[str, ParameterValue] = {
         name: stored[name] for name in sweep.parameters if name in stored
@@ -196,7 +278,7 @@ def _trial(row: FetchedRow, sweep: Sweep, extremes: FetchedRow | None) -> TrialV
         reason=Reason(row.reason),
         message=row.message,
         parameters=parameters,
-        value=(min if sweep.goal == "minimise" else max)(known, default=None),
+        value=row.lowest if sweep.goal == "minimise" else row.highest,
         metrics=JobProgress.model_validate_json(row.progress, extra="ignore").metrics,
         started_at=row.started_at,
         finished_at=row.finished_at,

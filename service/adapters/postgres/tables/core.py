@@ -162,9 +162,19 @@ trials = Table(
     Column("number", Integer, nullable=False),
     Column("lowest", Float),
     Column("highest", Float),
+    Column("stopped_at", Moment),
     Index("uq_trials_sweep_id_number", "sweep_id", "number", unique=True),
 )
-"""Jobs of sweeps. `lowest` and `highest` are of the values of the sweep's metric that may have been thinned."""
+"""Jobs of sweeps. `lowest` and `highest` are the extremes of the sweep's metric so far. `stopped_at`: ended early."""
+
+rung_values = Table(
+    "rung_values",
+    metadata,
+    Column("job_id", Text, ForeignKey("trials.job_id", ondelete="CASCADE"), primary_key=True),
+    Column("rung", Integer, primary_key=True),
+    Column("value", Float, nullable=False),
+)
+"""The first value of the sweep's metric that each trial reported at or after each rung of `sweep.stop`."""
 
 nodes = Table(
     "nodes",

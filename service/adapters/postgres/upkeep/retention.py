@@ -94,19 +94,6 @@ _THIN = text(
     """
 )
 """Deletion of all but the first value of each job and name within `every_s`."""
-_KEEP_EXTREMES = text(
-    """
-    UPDATE trials SET lowest = least(trials.lowest, found.lowest), highest = greatest(trials.highest, found.highest)
-    FROM (
-        SELECT trials.job_id, min(value) AS lowest, max(value) AS highest
-        FROM metrics JOIN trials ON trials.job_id = metrics.job_id JOIN sweeps ON sweeps.id = trials.sweep_id
-        WHERE metrics.id > :after AND metrics.id <= :upto AND metrics.name = sweeps.sweep ->> 'metric'
-        GROUP BY trials.job_id
-    ) AS found
-    WHERE trials.job_id = found.job_id
-    """
-)
-"""Storage of the extremes of a sweep's metric, before values are deleted: the best of them must not be lost."""
 _BACKWARDS = (text("SET LOCAL enable_bitmapscan = off"), text("SET LOCAL enable_sort = off"))
 """Planner settings that make the lookup of the previous value a backward index scan.
 
@@ -283,8 +270,6 @@ class PostgresRetention(OnSession, Retention):
         if upto == after:
             return False
         values = {"after": after, "upto": upto, "every_s": tier.every.total_seconds()}
-        extremes = {"after": after, "upto": upto}
-        await self._session.execute(_KEEP_EXTREMES, extremes)
         for setting in _BACKWARDS:
             await self._session.execute(setting)
         await self._session.execute(_THIN, values)

@@ -29,6 +29,9 @@ router = APIRouter(
 _CONTROL: Any = {"status_code": 202, "response_model": SweepView, **needs(Role.USER)}
 """Arguments of the routes that control the trials of a sweep."""
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of texts that spreadsheets run as formulas."""
+
 
 def _sweep_for(role: Role) -> Callable[..., Awaitable[str]]:
     async def found(
@@ -119,8 +122,17 @@ async def get_sweep(context: Context, sweep: SeenSweep) -> Response:
 async def results_of_sweep(context: Context, sweep: SeenSweep) -> Response:
     """Return the trials as CSV: states, times, parameters, best values and latest metrics."""
     written = io.StringIO()
-    csv.writer(written).writerows(_rows(await _view(context, sweep)))
+    rows = _rows(await _view(context, sweep))
+    csv.writer(written).writerows([_guarded(cell) for cell in row] for row in rows)
     return Response(written.getvalue(), media_type="text/csv; charset=utf-8")
+
+
+def _guarded(cell: object) -> object:
+    """Return the cell, with a leading apostrophe if it is a text that a spreadsheet would run as a formula.
+
+    See https://owasp.org/www-community/attacks/CSV_Injection.
+    """
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def _rows(view: SweepView) -> Iterator[list[object]]:

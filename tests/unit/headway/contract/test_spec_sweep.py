@@ -12,6 +12,8 @@ from headway.contract.spec_parameters import variables_of
 from headway.contract.spec_sweep import SweepSpec
 
 OK = {"name": "gpt", "run": "python t.py"}
+EPOCHS = {"asha": {"min_progress": 1}}
+REGEX = {"regex": r"step (?P<step>\d+) loss (?P<loss>[\d.]+)"}
 
 
 def sweep(parameters: Any = None, **fields: Any) -> dict[str, Any]:
@@ -28,6 +30,15 @@ def sweep(parameters: Any = None, **fields: Any) -> dict[str, Any]:
         (sweep({"lr": {"min": 0.1, "max": 1}}), "parameters.lr is a range"),
         (sweep({"a": list(range(100)), "b": list(range(6))}), "600 combinations"),
         (sweep({"lr": [0.1, 0.1]}), "lr lists a value twice"),
+        (sweep(stop={"asha": {"min_progress": 1}}), "stop needs metric"),
+        (sweep(metric="loss", stop={}), "asha"),
+        (sweep(metric="loss", stop={"asha": {"min_progress": 0}}), "greater than or equal to 1"),
+        (sweep(metric="loss", stop={"asha": {"min_progress": 1, "reduction": 11}}), "less than or equal to 10"),
+        ({**sweep(metric="loss", stop=EPOCHS), "progress": REGEX}, "trials report steps; set unit: steps"),
+        (
+            {**sweep(metric="loss", stop=EPOCHS), "progress": REGEX, "batch": {"global": 64}},
+            "trials report samples; set unit: samples",
+        ),
         (sweep({"lr": [1, "1"]}), "lr lists a value twice"),
         (sweep({"lr": [1], "LR": [2]}), "HEADWAY_PARAM_LR"),
         (sweep({"lr": {"min": 2, "max": 1}}, search="random", trials=1), "must be smaller than max"),
@@ -93,3 +104,19 @@ def test_parameters_become_variables_that_read_back_exactly() -> None:
         "HEADWAY_PARAM_X": "0.30000000000000004",
         "HEADWAY_PARAM_Y": "1e-3",
     }
+
+
+@pytest.mark.parametrize(
+    ("unit", "more"),
+    [
+        ("epochs", {}),
+        ("steps", {"progress": REGEX}),
+        ("steps", {"progress": {**REGEX, "batch": "per-rank"}}),
+        ("samples", {"progress": REGEX, "batch": {"global": 64}}),
+    ],
+)
+def test_stop_takes_the_unit_that_the_trials_report(unit: str, more: dict[str, Any]) -> None:
+    stop = {"asha": {"min_progress": 5, "unit": unit}}
+    spec = SweepSpec.model_validate({**OK, **more, **sweep(metric="loss", stop=stop)})
+    assert spec.sweep.stop is not None
+    assert (spec.sweep.stop.asha.unit, spec.sweep.stop.asha.reduction) == (unit, 3)

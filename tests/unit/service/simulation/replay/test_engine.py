@@ -48,6 +48,28 @@ def test_one_job_ends_when_arithmetic_says() -> None:
     assert found.end_s == jobs.end_s[0]
 
 
+def test_early_end_frees_the_slots_at_once_and_keeps_what_was_served() -> None:
+    scene = replace(world((0.0, STEADY), (0.0, STEADY)), rules=EVERY_MINUTE)
+    seen: list[float] = []
+
+    def first_ends_at_100(rows: IntArray, progress: FloatArray) -> Any:
+        seen.extend(progress[rows == 0].tolist())
+        return (rows == 0) & (progress >= 100.0)
+
+    whole = replay(scene, policy("goodput"))
+    found = replay(scene, policy("goodput"), early_ends=first_ends_at_100)
+    assert found.jobs.end_s[0] < whole.jobs.end_s[0]
+    assert found.jobs.end_s[0] % 60.0 == 0.0
+    assert seen == sorted(seen)
+    assert seen[-1] >= 100.0
+    assert found.jobs.served_slot_s[0] < whole.jobs.served_slot_s[0]
+    assert np.isfinite(found.jobs.end_s).all()
+    held = found.segments.to_s[found.segments.job == 0]
+    assert held.max() == found.jobs.end_s[0]
+    later = found.rounds.time_s > found.jobs.end_s[0]
+    assert (found.rounds.running[later] <= 1).all()
+
+
 def test_a_policy_that_keeps_batches_has_the_speed_of_the_users_batch() -> None:
     twice = replace(STEADY, goodput=2.0 * STEADY.goodput, at_reference=STEADY)
     given = replace(world((0.0, STEADY)), applications=(twice,))

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headway.cli.waiting import EXIT_CODES
 from headway.contract.spec_sweep import Sweep
 from headway.contract.views.jobs import EventView, JobState, Page, Reason
 from headway.contract.views.sweeps import SweepSummary, SweepView, TrialView
@@ -80,6 +81,16 @@ def test_submit_waits_for_all_trials_and_exits_as_the_worst(service: StubService
     assert result.exit_code == 100
     assert service.timer.slept == [2.0]
     assert "Best: gpt-2, loss 0.25" in result.stdout
+
+
+def test_trials_that_ended_early_are_no_failure_of_the_submit(service: StubService, file: str) -> None:
+    early = trial(1, JobState.CANCELLED, 2.0).model_copy(update={"reason": Reason.STOPPED_EARLY})
+    cancelled = trial(1, JobState.CANCELLED, 2.0).model_copy(update={"reason": Reason.USER_REQUEST})
+    for one, expected in ((early, 0), (cancelled, EXIT_CODES[JobState.CANCELLED])):
+        service.on("POST /api/v1/sweeps", ok(PENDING, 201))
+        service.on("GET /api/v1/sweeps/s1", ok(sweep_view(one, trial(2, JobState.SUCCEEDED, 0.5), best=2)))
+        result = run(service, "submit", file, "--wait")
+        assert result.exit_code == expected
 
 
 @pytest.mark.parametrize(
