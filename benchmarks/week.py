@@ -147,11 +147,15 @@ def shell_s(stack: LocalStack, job: str) -> tuple[float, float]:
     command = ["setsid", "--ctty", sys.executable, "-m", "headway.cli", "shell", job]
     with subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
-        _read_until(ours, b"# " if os.geteuid() == 0 else b"$ ")
-        prompt_s = time.monotonic() - began_s
-        typed_s = time.monotonic()
-        os.write(ours, b"Q")
-        _read_until(ours, b"Q")
+        try:
+            _read_until(ours, b"# " if os.geteuid() == 0 else b"$ ")
+            prompt_s = time.monotonic() - began_s
+            typed_s = time.monotonic()
+            os.write(ours, b"Q")
+            _read_until(ours, b"Q")
+        except RuntimeError:
+            process.kill()
+            raise
         echo_s = time.monotonic() - typed_s
         os.write(ours, b"\x15exit\r")
         with suppress(OSError):  # the terminal is closed

@@ -199,8 +199,9 @@ def _raw(terminal: int) -> Iterator[None]:
 
 
 def _terminal_size() -> TerminalSize:
+    """Return the size of this process's terminal, which is 0 x 0 where nobody has set it."""
     columns, rows = os.get_terminal_size(sys.stdout.fileno())
-    return TerminalSize(rows=max(1, min(rows, 10_000)), columns=max(1, min(columns, 10_000)))
+    return TerminalSize(rows=min(rows, 10_000) or 24, columns=min(columns, 10_000) or 80)
 
 
 def _exit(end: ExecutionEnd) -> NoReturn:
