@@ -33,7 +33,7 @@ from service.console.routes import About, Project
 from service.console.visit import PageVisit, Visit
 from service.domain.jobs.restorable import Restorable
 from service.domain.shared.errors import HeadwayServiceError, InvalidField, NotFound
-from service.usecases.jobs import control
+from service.usecases.jobs import control, sweeps
 from service.usecases.jobs.forecasts import plan_job
 from service.usecases.jobs.inherit import CheckpointStore
 from service.usecases.jobs.submit import admit
@@ -151,6 +151,32 @@ async def _steer(
         await control.prioritize(tx, job_id, _priority(form), launch=context.launch, now=now)
     else:
         await control.resize(tx, job_id, _slots(form), launch=context.launch, now=now)
+
+
+@router.post("/sweeps/{sweep}/{verb}")
+async def steer_sweep(context: Context, visit: Visit, sweep: About, verb: About) -> Response:
+    """Cancel, pause or resume all trials of a sweep, or change their priority."""
+    if verb not in {"cancel", "pause", "resume", "prioritize"}:
+        raise NotFound(f"nothing is called {verb!r} that could be done with a sweep.")
+    async with context.transactions.begin() as tx:
+        known = await tx.sweep_queries.find(sweep, visit.caller.projects())
+        visit.caller.require(Role.USER, known.project)
+        name = (await tx.sweep_queries.sweep(known.id)).name
+    form = await form_of(visit.request)
+    back, asked = f"/sweeps/{known.id}", f"{verb}-sweep"
+    if not form.get(_CONFIRMED):
+        return _confirm(visit, verb, name, form, back, asked)
+    now, launch = context.now(), context.launch
+    async with context.transactions.begin() as tx:
+        if verb == "cancel":
+            await sweeps.cancel(tx, known.id, force=False, launch=launch, now=now)
+        elif verb == "pause":
+            await sweeps.pause(tx, known.id, launch=launch, now=now)
+        elif verb == "resume":
+            await sweeps.resume(tx, known.id, by=visit.caller.name, launch=launch, now=now)
+        else:
+            await sweeps.prioritize(tx, known.id, _priority(form), launch=launch, now=now)
+    return _back(back, asked)
 
 
 def _slots(form: Mapping[str, str]) -> int | None:
@@ -281,10 +307,12 @@ def _change(form: Mapping[str, str]) -> dict[str, str]:
     return {"change": change, **{name: form.get(name, "").strip() for name in fields}}
 
 
-def _confirm(visit: PageVisit, verb: str, name: str, form: Mapping[str, str], back: str) -> Response:
-    """Return the confirmation page, with the values of the form."""
+def _confirm(
+    visit: PageVisit, verb: str, name: str, form: Mapping[str, str], back: str, asked: str = ""
+) -> Response:
+    """Return the confirmation page, with the values of the form. `asked` names the question, if not the verb does."""
     values = {
-        "question": question(verb, name),
+        "question": question(asked or verb, name),
         "verb": verb,
         "action": visit.request.url.path,
         "fields": {key: value for key, value in form.items() if key not in {"csrf_token", "why"}},

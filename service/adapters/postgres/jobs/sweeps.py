@@ -16,7 +16,7 @@ from service.adapters.postgres.jobs.jobs import spec_of
 from service.domain.jobs.sweeps import best_of
 from service.domain.shared.errors import InvalidField, NotFound
 from service.usecases.identity.projects import no_project
-from service.usecases.ports.sweeps import NewSweep, SubmittedSweep, SweepQueries, SweepRef, Sweeps
+from service.usecases.ports.sweeps import NewSweep, SubmittedSweep, SweepQueries, SweepRef, Sweeps, TrialOf
 
 _INSERT = Statement(
     """
@@ -76,6 +76,9 @@ _TRIALS = Statement(
            started_at, finished_at
     FROM trials JOIN jobs ON jobs.id = trials.job_id WHERE sweep_id = :sweep ORDER BY number
     """
+)
+_OF_JOB = Statement(
+    "SELECT sweeps.id, name, number FROM trials JOIN sweeps ON sweeps.id = sweep_id WHERE job_id = :job"
 )
 _EXTREMES = Statement(
     """
@@ -173,6 +176,11 @@ class PostgresSweepQueries(OnSession, SweepQueries):
             states[one.state] = states.get(one.state, 0) + 1
         values = {one.number: one.value for one in trials if one.value is not None}
         return SweepView(**about, states=states, best=best_of(sweep, values), trials=trials)
+
+    async def of_job(self, job_id: str) -> TrialOf | None:
+        for row in await self._session.fetch(_OF_JOB, job=job_id):
+            return TrialOf(row.id, row.name, row.number)
+        return None
 
 
 def _about(row: FetchedRow) -> dict[str, Any]:
