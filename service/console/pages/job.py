@@ -173,7 +173,7 @@ def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
             trial_of=views.trial_of,
         ),
         facts=_facts(job, forecast) if begun else _facts_before(job),
-        parameters=tuple(Fact(name, str(value)) for name, value in job.spec.parameters.items()),
+        parameters=tuple(Fact(name, str(value)) for name, value in sorted(job.spec.parameters.items())),
         actions=_actions(job, may_control=may_control),
         options=option_rows(views.explanation, forecast),
         limits=_limits(views.explanation),

@@ -156,11 +156,11 @@ def columns_of(view: SweepView, order: str) -> tuple[Column, ...]:
     return (
         column("Trial", "trial"),
         column("State", "state"),
+        *([] if metric is None else [column(f"best {metric}", "value", is_number=True)]),
         *(
             column(name, f"{_PARAMETER}{name}", is_number=_is_numeric(view, name))
             for name in view.sweep.parameters
         ),
-        *([] if metric is None else [column(f"best {metric}", "value", is_number=True)]),
     )
 
 
@@ -179,10 +179,9 @@ def ordered(view: SweepView, order: str) -> list[TrialView]:
     if by.startswith(_PARAMETER):
         name = by.removeprefix(_PARAMETER)
         keys[by] = lambda one: _comparable(one.parameters.get(name))
-    key = keys.get(by, lambda one: one.number)
-    known = [one for one in view.trials if key(one) is not None]
-    unknown = [one for one in view.trials if key(one) is None]
-    return [*sorted(known, key=key, reverse=down), *unknown]
+    found = [(keys[by](one) if by in keys else one.number, one) for one in view.trials]
+    known = sorted((one for one in found if one[0] is not None), key=lambda one: one[0], reverse=down)
+    return [*(one for _, one in known), *(one for key, one in found if key is None)]
 
 
 def _comparable(value: ParameterValue | None) -> tuple[bool, float, str] | None:
