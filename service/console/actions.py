@@ -18,6 +18,8 @@ from pydantic import ValidationError
 
 from headway.contract.agents import NodeState
 from headway.contract.health import QuarantineRequest
+from headway.contract.spec import JobSpec
+from headway.contract.spec_sweep import SweepSpec
 from headway.contract.views.decisions import ParameterValue, PolicyRequest
 from headway.contract.views.identity import Role
 from headway.contract.views.simulations import SimulationRequest
@@ -60,7 +62,7 @@ async def submit_form(visit: Visit) -> Response:
 
 @router.post("/submit")
 async def submit_or_plan(context: Context, visit: Visit) -> Response:
-    """Submit the job file, or forecast its time and cost if `what` is `plan`.
+    """Submit the job file, which may be a sweep, or forecast its time and cost if `what` is `plan`.
 
     The file names the project, so that the role in it is checked after parsing. Before it, the caller must have the role
     somewhere: nobody makes the service parse a file that cannot be theirs to submit.
@@ -71,32 +73,55 @@ async def submit_or_plan(context: Context, visit: Visit) -> Response:
     text = form.get("job", "")
     values: dict[str, object] = {"text": text, "plan": None, "problem": ""}
     try:
-        spec = await asyncio.to_thread(read_job_file, text)  # a large one takes a second
+        plans = wanted is Role.VIEWER
+        spec = await asyncio.to_thread(read_job_file, text, sweeps=not plans)  # a large one takes a second
         visit.caller.require(wanted, spec.project)
-        if wanted is Role.VIEWER:
+        if plans:
             async with context.transactions.begin() as tx:
                 view = await plan_job(tx, spec, usd_per_slot_h=context.usd_per_slot_h, now=context.now())
             return _submit_page(visit, {**values, "plan": plan_of(view)})
-        now = context.now()
-        job_id = new_id("j", now)
-        trace = context.begin_trace(job_id, visit.request.headers.get("traceparent"))
-        submitted = await admit(
-            context.transactions,
-            context.admissions,
-            CheckpointStore(context.storage, context.launch.checkpoint_root),
-            spec,
-            caller=visit.caller,
-            job_id=job_id,
-            idempotency_key=None,
-            usd_per_slot_h=context.usd_per_slot_h,
-            now=now,
-            trace=trace,
-        )
+        if isinstance(spec, SweepSpec):
+            return await _submit_sweep(context, visit, spec)
+        return await _submit_job(context, visit, spec)
     except HeadwayError as error:
         return _submit_page(visit, {**values, "problem": f"{error.what} {error.hint}".strip()}, 422)
     except HeadwayServiceError as error:
         return _submit_page(visit, {**values, "problem": error.message}, 422)
-    return RedirectResponse(f"/jobs/{submitted.job.id}?done=submit", 303)
+
+
+async def _submit_job(context: ApiContext, visit: PageVisit, spec: JobSpec) -> Response:
+    now = context.now()
+    job_id = new_id("j", now)
+    submitted = await admit(
+        context.transactions,
+        context.admissions,
+        CheckpointStore(context.storage, context.launch.checkpoint_root),
+        spec,
+        caller=visit.caller,
+        job_id=job_id,
+        idempotency_key=None,
+        usd_per_slot_h=context.usd_per_slot_h,
+        now=now,
+        trace=context.begin_trace(job_id, visit.request.headers.get("traceparent")),
+    )
+    return _back(f"/jobs/{submitted.job.id}", "submit")
+
+
+async def _submit_sweep(context: ApiContext, visit: PageVisit, spec: SweepSpec) -> Response:
+    now = context.now()
+    parent = visit.request.headers.get("traceparent")
+    async with context.transactions.begin() as tx:
+        stored = await sweeps.submit_sweep(
+            tx,
+            spec,
+            caller=visit.caller,
+            sweep_id=new_id("s", now),
+            new_job_id=partial(new_id, "j", now),
+            begin_trace=lambda job_id: context.begin_trace(job_id, parent),
+            idempotency_key=None,
+            now=now,
+        )
+    return _back(f"/sweeps/{stored.id}", "submit-sweep")
 
 
 def _submit_page(visit: PageVisit, values: Mapping[str, object], status: int = 200) -> Response:

@@ -126,6 +126,29 @@ async def test_trials_are_paused_resumed_prioritised_and_cancelled_after_a_quest
     assert [one["action"] for one in entries[:4]] == ["steer_sweep"] * 4
 
 
+FILE = "name: gpt\nrun: python -V\nsweep: {parameters: {lr: [0.1, 0.01]}}\n"
+
+
+async def test_job_file_with_a_sweep_is_submitted_from_the_page_and_refused_as_a_whole(
+    harness: Harness,
+) -> None:
+    done = await harness.client.post("/submit", data={"job": FILE, "what": "submit"})
+    assert done.status_code == 303, done.text
+    stored = await view(harness)
+    assert done.headers["location"] == f"/sweeps/{stored.id}?done=submit-sweep"
+    assert [one.parameters for one in stored.trials] == [{"lr": 0.1}, {"lr": 0.01}]
+    assert "The trials are submitted." in (await harness.client.get(done.headers["location"])).text
+    again = await harness.client.post("/submit", data={"job": FILE, "what": "submit"})
+    assert (again.status_code, "gpt-1" in again.text) == (422, True)
+    wrong = await harness.client.post("/submit", data={"job": FILE.replace("[0.1, 0.01]", "[]")})
+    assert (wrong.status_code, "sweep.parameters.lr" in wrong.text) == (422, True)
+    plan = await harness.client.post("/submit", data={"job": FILE, "what": "plan"})
+    assert (plan.status_code, "makes several jobs" in plan.text) == (422, True)
+    assert [one["id"] for one in (await harness.client.get("/api/v1/sweeps")).json()["items"]] == [stored.id]
+    async with await browser(harness, Role.VIEWER, EVERYWHERE) as viewer:
+        assert (await viewer.post("/submit", data={"job": FILE, "what": "submit"})).status_code == 403
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
