@@ -80,9 +80,9 @@ def read(path: Path, overrides: Sequence[str] = (), *, sweeps: bool = False) -> 
     return _read(text, name, overrides, _MOST_OF_FILE, sweeps=sweeps)
 
 
-def parse(text: str, name: str, overrides: Sequence[str] = ()) -> JobSpec:
-    """Parse a job from text, as `load` does. `name` is the file's name in errors."""
-    return _read(text, name, overrides, MOST_CHARACTERS).spec
+def parse(text: str, name: str, overrides: Sequence[str] = (), *, sweeps: bool = False) -> JobSpec:
+    """Parse a job from text, as `read` does. `name` is the file's name in errors."""
+    return _read(text, name, overrides, MOST_CHARACTERS, sweeps=sweeps).spec
 
 
 def _read(

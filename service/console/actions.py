@@ -18,6 +18,8 @@ from pydantic import ValidationError
 
 from headway.contract.agents import NodeState
 from headway.contract.health import QuarantineRequest
+from headway.contract.spec import JobSpec
+from headway.contract.spec_sweep import SweepSpec
 from headway.contract.views.decisions import ParameterValue, PolicyRequest
 from headway.contract.views.identity import Role
 from headway.contract.views.simulations import SimulationRequest
@@ -33,7 +35,7 @@ from service.console.routes import About, Project
 from service.console.visit import PageVisit, Visit
 from service.domain.jobs.restorable import Restorable
 from service.domain.shared.errors import HeadwayServiceError, InvalidField, NotFound
-from service.usecases.jobs import control
+from service.usecases.jobs import control, sweeps
 from service.usecases.jobs.forecasts import plan_job
 from service.usecases.jobs.inherit import CheckpointStore
 from service.usecases.jobs.submit import admit
@@ -60,7 +62,7 @@ async def submit_form(visit: Visit) -> Response:
 
 @router.post("/submit")
 async def submit_or_plan(context: Context, visit: Visit) -> Response:
-    """Submit the job file, or forecast its time and cost if `what` is `plan`.
+    """Submit the job file, which may be a sweep, or forecast its time and cost if `what` is `plan`.
 
     The file names the project, so that the role in it is checked after parsing. Before it, the caller must have the role
     somewhere: nobody makes the service parse a file that cannot be theirs to submit.
@@ -71,32 +73,55 @@ async def submit_or_plan(context: Context, visit: Visit) -> Response:
     text = form.get("job", "")
     values: dict[str, object] = {"text": text, "plan": None, "problem": ""}
     try:
-        spec = await asyncio.to_thread(read_job_file, text)  # a large one takes a second
+        plans = wanted is Role.VIEWER
+        spec = await asyncio.to_thread(read_job_file, text, sweeps=not plans)  # a large one takes a second
         visit.caller.require(wanted, spec.project)
-        if wanted is Role.VIEWER:
+        if plans:
             async with context.transactions.begin() as tx:
                 view = await plan_job(tx, spec, usd_per_slot_h=context.usd_per_slot_h, now=context.now())
             return _submit_page(visit, {**values, "plan": plan_of(view)})
-        now = context.now()
-        job_id = new_id("j", now)
-        trace = context.begin_trace(job_id, visit.request.headers.get("traceparent"))
-        submitted = await admit(
-            context.transactions,
-            context.admissions,
-            CheckpointStore(context.storage, context.launch.checkpoint_root),
-            spec,
-            caller=visit.caller,
-            job_id=job_id,
-            idempotency_key=None,
-            usd_per_slot_h=context.usd_per_slot_h,
-            now=now,
-            trace=trace,
-        )
+        if isinstance(spec, SweepSpec):
+            return await _submit_sweep(context, visit, spec)
+        return await _submit_job(context, visit, spec)
     except HeadwayError as error:
         return _submit_page(visit, {**values, "problem": f"{error.what} {error.hint}".strip()}, 422)
     except HeadwayServiceError as error:
         return _submit_page(visit, {**values, "problem": error.message}, 422)
-    return RedirectResponse(f"/jobs/{submitted.job.id}?done=submit", 303)
+
+
+async def _submit_job(context: ApiContext, visit: PageVisit, spec: JobSpec) -> Response:
+    now = context.now()
+    job_id = new_id("j", now)
+    submitted = await admit(
+        context.transactions,
+        context.admissions,
+        CheckpointStore(context.storage, context.launch.checkpoint_root),
+        spec,
+        caller=visit.caller,
+        job_id=job_id,
+        idempotency_key=None,
+        usd_per_slot_h=context.usd_per_slot_h,
+        now=now,
+        trace=context.begin_trace(job_id, visit.request.headers.get("traceparent")),
+    )
+    return _back(f"/jobs/{submitted.job.id}", "submit")
+
+
+async def _submit_sweep(context: ApiContext, visit: PageVisit, spec: SweepSpec) -> Response:
+    now = context.now()
+    parent = visit.request.headers.get("traceparent")
+    async with context.transactions.begin() as tx:
+        stored = await sweeps.submit_sweep(
+            tx,
+            spec,
+            caller=visit.caller,
+            sweep_id=new_id("s", now),
+            new_job_id=partial(new_id, "j", now),
+            begin_trace=lambda job_id: context.begin_trace(job_id, parent),
+            idempotency_key=None,
+            now=now,
+        )
+    return _back(f"/sweeps/{stored.id}", "submit-sweep")
 
 
 def _submit_page(visit: PageVisit, values: Mapping[str, object], status: int = 200) -> Response:
@@ -151,6 +176,32 @@ async def _steer(
         await control.prioritize(tx, job_id, _priority(form), launch=context.launch, now=now)
     else:
         await control.resize(tx, job_id, _slots(form), launch=context.launch, now=now)
+
+
+@router.post("/sweeps/{sweep}/{verb}")
+async def steer_sweep(context: Context, visit: Visit, sweep: About, verb: About) -> Response:
+    """Cancel, pause or resume all trials of a sweep, or change their priority."""
+    if verb not in {"cancel", "pause", "resume", "prioritize"}:
+        raise NotFound(f"nothing is called {verb!r} that could be done with a sweep.")
+    async with context.transactions.begin() as tx:
+        known = await tx.sweep_queries.find(sweep, visit.caller.projects())
+        visit.caller.require(Role.USER, known.project)
+        name = (await tx.sweep_queries.sweep(known.id)).name
+    form = await form_of(visit.request)
+    back, asked = f"/sweeps/{known.id}", f"{verb}-sweep"
+    if not form.get(_CONFIRMED):
+        return _confirm(visit, verb, name, form, back, asked)
+    now, launch = context.now(), context.launch
+    async with context.transactions.begin() as tx:
+        if verb == "cancel":
+            await sweeps.cancel(tx, known.id, force=False, launch=launch, now=now)
+        elif verb == "pause":
+            await sweeps.pause(tx, known.id, launch=launch, now=now)
+        elif verb == "resume":
+            await sweeps.resume(tx, known.id, by=visit.caller.name, launch=launch, now=now)
+        else:
+            await sweeps.prioritize(tx, known.id, _priority(form), launch=launch, now=now)
+    return _back(back, asked)
 
 
 def _slots(form: Mapping[str, str]) -> int | None:
@@ -281,10 +332,12 @@ def _change(form: Mapping[str, str]) -> dict[str, str]:
     return {"change": change, **{name: form.get(name, "").strip() for name in fields}}
 
 
-def _confirm(visit: PageVisit, verb: str, name: str, form: Mapping[str, str], back: str) -> Response:
-    """Return the confirmation page, with the values of the form."""
+def _confirm(
+    visit: PageVisit, verb: str, name: str, form: Mapping[str, str], back: str, asked: str = ""
+) -> Response:
+    """Return the confirmation page, with the values of the form. `asked` names the question, if not the verb does."""
     values = {
-        "question": question(verb, name),
+        "question": question(asked or verb, name),
         "verb": verb,
         "action": visit.request.url.path,
         "fields": {key: value for key, value in form.items() if key not in {"csrf_token", "why"}},

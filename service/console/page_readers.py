@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
@@ -16,16 +15,17 @@ from headway.contract.views.jobs import EventView, JobState, JobView
 from headway.contract.views.nodes import NodeView
 from service.api.http.context import ApiContext
 from service.console import pages
-from service.console.html.fragments import Content, Fragment
+from service.console.html.fragments import Content
 from service.console.html.palette import Palette, colour_of
 from service.console.pages.cluster import cluster_page
 from service.console.pages.job import JobViews, job_page
 from service.console.pages.jobs import jobs_fragments
 from service.console.pages.node import node_fragments
-from service.console.pages.page import Key, LivePage, Memory, Viewer
+from service.console.pages.page import Key, LivePage, Memory, Viewer, pager
 from service.console.pages.policy import policy_fragment
 from service.console.pages.rounds import rounds_page
 from service.console.pages.simulations import list_fragments, simulation_fragments
+from service.console.pages.sweep import sweep_fragments
 from service.console.pictures.slot_geometry import DEFAULT_WINDOW, WINDOWS_S, strip_at
 from service.console.pictures.slot_picture import history_picture
 from service.console.pictures.slot_reader import read_history
@@ -69,6 +69,7 @@ class PageReaders:
             "rounds": self._rounds,
             "simulations": self._simulations,
             "simulation": self._simulation,
+            "sweep": self._sweep,
             **{name: partial(page.read, context) for name, page in PAGES.items()},
         }
 
@@ -138,6 +139,8 @@ class PageReaders:
                 memory["series"] = await tx.job_queries.series(job.id, _POINTS)
                 memory["series_at"] = job.progress.samples
             sizes = (await tx.job_queries.sizes([job.id])).get(job.id, [])
+            if "trial_of" not in memory:
+                memory["trial_of"] = await tx.sweep_queries.of_job(job.id)
             colours = await self._colours(tx, _held([job]))
         now = context.now()
         explanation, forecast = await self._foresight(
@@ -152,6 +155,7 @@ class PageReaders:
             events=list(events),
             sizes=sizes,
             series=memory["series"],
+            trial_of=memory["trial_of"],
         )
         return job_page(views, may_control=key.sight.may_control, now=now).contents()
 
@@ -218,6 +222,13 @@ class PageReaders:
             view = await tx.simulations.get(key.about, seen=key.sight.projects)
         return simulation_fragments(view)
 
+    async def _sweep(self, key: Key, memory: Memory) -> list[Content]:  # noqa: ARG002
+        async with self._context.transactions.begin() as tx:
+            view = await tx.sweep_queries.sweep(key.about)
+        return await asyncio.to_thread(
+            sweep_fragments, view, may_control=key.sight.may_control, order=key.order
+        )
+
 
 def _held(jobs: Iterable[JobView]) -> list[str]:
     """Return the ids of the jobs that ever held slots, which alone have colours."""
@@ -227,17 +238,6 @@ def _held(jobs: Iterable[JobView]) -> list[str]:
 def _known(job: JobView) -> tuple[bool, ...]:
     """Return the facts on which a job's forecast depends: whether its length and its speed are known."""
     return job.progress.work_total is None, job.progress.samples_per_s is None
-
-
-def address_of(key: Key, cursor: str = "") -> str:
-    """Return the address of a listing, starting at a cursor."""
-    return f"/{key.page}?{replace(key, cursor=cursor).query}"
-
-
-def pager(key: Key, next_cursor: str | None) -> Fragment:
-    """Return the links to the first and the next page of a listing."""
-    first = address_of(key) if key.cursor else ""
-    return Fragment("pager", "pager", (first, address_of(key, next_cursor) if next_cursor else ""))
 
 
 async def _latest(tx: Transaction, sight: Viewer) -> RoundView | None:

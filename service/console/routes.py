@@ -37,6 +37,7 @@ Project = Annotated[str, Query(pattern=f"^$|{NAME_PATTERN}")]
 Owner = Annotated[str, Query(max_length=300)]
 Window = Annotated[str, Query(pattern=f"^({'|'.join(WINDOWS_S)})?$")]
 Cursor = Annotated[str, Query(max_length=500)]
+Order = Annotated[str, Query(pattern=r"^(-?(trial|state|value|parameter\.[A-Za-z_][A-Za-z0-9_]{0,63}))?$")]
 About = Annotated[str, Path(max_length=300)]
 
 
@@ -127,6 +128,21 @@ async def simulation(visit: Visit, simulation: About) -> Response:
     return await visit.show("simulation.html", key)
 
 
+@router.get("/sweeps/{sweep}")
+async def sweep(context: Context, visit: Visit, sweep: About, order: Order = "") -> Response:
+    """Show one sweep with all its trials."""
+    key = await key_of_sweep(context, visit.caller, sweep, order)
+    return await visit.show("sweep.html", key)
+
+
+async def key_of_sweep(context: Context, caller: Principal, sweep: str, order: str) -> Key:
+    """Return the key of a sweep's page, if the caller may see the sweep. Raise NotFound otherwise."""
+    async with context.transactions.begin() as tx:
+        known = await tx.sweep_queries.find(sweep, caller.projects())
+    may_control = caller.may(Role.USER, known.project)
+    return Key("sweep", Viewer(None, may_control=may_control), about=known.id, order=order)
+
+
 def _shown(page: LivePage) -> Callable[..., Awaitable[Response]]:
     async def shown(visit: Visit, project: Project = "", cursor: Cursor = "") -> Response:
         if project:
@@ -166,12 +182,15 @@ async def live_about(
     page: About,
     about: About,
     window: Window = "",
+    order: Order = "",
     since: str = "",
 ) -> Response:
     """Stream the changes of a page about one object."""
     key = Key(page, visit.viewer, about=about, window=window)
     if page == "job":
         key = await key_of_job(context, visit.caller, about)
+    elif page == "sweep":
+        key = await key_of_sweep(context, visit.caller, about, order)
     return stream_of(visit, key, since)
 
 

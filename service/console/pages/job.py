@@ -40,6 +40,7 @@ from service.console.pictures.job_curves import (
     sizes_chart,
 )
 from service.usecases.ports.jobs import SizeChange
+from service.usecases.ports.sweeps import TrialOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Head:
     outlook: Outlook
     warnings: tuple[str, ...]
     """Facts by which the result may differ from that of an undisturbed run."""
+    trial_of: TrialOf | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class JobPage:
 
     head: Head
     facts: tuple[Fact, ...]
+    parameters: tuple[Fact, ...]
     actions: Actions
     options: tuple[OptionRow, ...]
     limits: tuple[str, ...]
@@ -114,6 +117,7 @@ class JobPage:
         return [
             Fragment("job-head", "job_head", self.head),
             Fragment("job-facts", "facts", ("job-facts", self.facts)),
+            Fragment("job-parameters", "facts", ("job-parameters", self.parameters)),
             Fragment("job-actions", "job_actions", self.actions),
             Fragment("job-options", "options", self.options),
             Fragment("job-limits", "limits", self.limits),
@@ -146,6 +150,8 @@ class JobViews:
     events: Sequence[EventView]
     sizes: Sequence[SizeChange]
     series: Mapping[str, Sequence[tuple[datetime, int, float]]]
+    trial_of: TrialOf | None = None
+    """The sweep of a job that is a trial."""
 
 
 def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
@@ -164,8 +170,10 @@ def job_page(views: JobViews, *, may_control: bool, now: datetime) -> JobPage:
             reason=job.reason,
             outlook=outlook_of(job, views.present, forecast),
             warnings=tuple(job.progress.warnings),
+            trial_of=views.trial_of,
         ),
         facts=_facts(job, forecast) if begun else _facts_before(job),
+        parameters=tuple(Fact(name, str(value)) for name, value in sorted(job.spec.parameters.items())),
         actions=_actions(job, may_control=may_control),
         options=option_rows(views.explanation, forecast),
         limits=_limits(views.explanation),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
 from service.api.http.context import ApiContext
-from service.console.html.fragments import Content
+from service.console.html.fragments import Content, Fragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,13 @@ class Key:
     cursor: str = ""
     window: str = ""
     """The length of the chart of slots over time; empty on pages without it."""
+    order: str = ""
+    """The order of the table; empty on pages without a choice."""
 
     @property
     def query(self) -> str:
         """The state of the page as the query of its address."""
-        names = ("state", "project", "owner", "cursor", "window")
+        names = ("state", "project", "owner", "cursor", "window", "order")
         given = {name: getattr(self, name) for name in names}
         return urlencode({name: value for name, value in given.items() if value})
 
@@ -59,3 +61,14 @@ class LivePage:
     """Name in the navigation, and the heading."""
     read: Callable[[ApiContext, Key, Memory], Awaitable[list[Content]]]
     template: str = "plain.html"
+
+
+def address_of(key: Key, cursor: str = "") -> str:
+    """Return the address of a listing, starting at a cursor."""
+    return f"/{key.page}?{replace(key, cursor=cursor).query}"
+
+
+def pager(key: Key, next_cursor: str | None) -> Fragment:
+    """Return the links to the first and the next page of a listing."""
+    first = address_of(key) if key.cursor else ""
+    return Fragment("pager", "pager", (first, address_of(key, next_cursor) if next_cursor else ""))

@@ -51,13 +51,13 @@ class SubmitPreview:
     warnings: tuple[str, ...]
 
 
-def read_job_file(text: str) -> JobSpec:
-    """Return the job in the text of a job file.
+def read_job_file(text: str, *, sweeps: bool = False) -> JobSpec:
+    """Return the job in the text of a job file; with `sweeps`, a `SweepSpec` if the file has the part `sweep`.
 
     Raises:
         JobFileError: the text is not a valid job, or names a folder.
     """
-    spec = parse(text, "job file")
+    spec = parse(text, "job file", sweeps=sweeps)
     if spec.workdir is not None and spec.bundle is None:
         raise JobFileError(
             "workdir names a folder on your machine, which a page cannot read.",

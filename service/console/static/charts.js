@@ -211,6 +211,21 @@ const KINDS = {
     };
   },
 
+  best({ x, value, best, metric, log }, colors) {
+    return {
+      data: x.length ? [x, value, best] : [[]],
+      fixed: log,
+      options: options(
+        colors,
+        [
+          line(metric, colors.soft, { paths: () => null, points: { show: true, size: 5 } }),
+          line(`best ${metric}`, colors.accent, { width: 2.25, paths: window.uPlot.paths.stepped({ align: 1 }) }),
+        ],
+        { x: "trials ended", whole: true, scales: { x: { time: false, range: (_, low, high) => [Math.max(0, low - 0.5), high + 0.5] }, y: log ? { distr: 3 } : {} } },
+      ),
+    };
+  },
+
   burn({ x, y, from, to, usd, forecast }, colors) {
     const even = [[from, to], [usd, 0]];
     const tables = [[x, y], even];

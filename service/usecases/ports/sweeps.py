@@ -34,6 +34,15 @@ class SweepRef:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialOf:
+    """The sweep of a job, and the job's number in it."""
+
+    sweep_id: str
+    sweep_name: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class SubmittedSweep:
     """The result of a submit: the sweep stored under this request, or an older one under the same idempotency key."""
 
@@ -117,3 +126,6 @@ class SweepQueries(Protocol):
 
     async def sweep(self, sweep_id: str) -> SweepView:
         """Return a sweep with its trials. Raise NotFound if it does not exist."""
+
+    async def of_job(self, job_id: str) -> TrialOf | None:
+        """Return the sweep of which a job is a trial; None if it is of none."""

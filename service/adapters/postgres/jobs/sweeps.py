@@ -27,6 +27,7 @@ from service.usecases.ports.sweeps import (
     SweepRef,
     Sweeps,
     TrialMetric,
+    TrialOf,
     TrialReport,
 )
 
@@ -88,6 +89,9 @@ _TRIALS = Statement(
            started_at, finished_at
     FROM trials JOIN jobs ON jobs.id = trials.job_id WHERE sweep_id = :sweep ORDER BY number
     """
+)
+_OF_JOB = Statement(
+    "SELECT sweeps.id, name, number FROM trials JOIN sweeps ON sweeps.id = sweep_id WHERE job_id = :job"
 )
 _METRICS_OF = Statement(
     """
@@ -253,6 +257,11 @@ class PostgresSweepQueries(OnSession, SweepQueries):
             states[one.state] = states.get(one.state, 0) + 1
         values = {one.number: one.value for one in trials if one.value is not None}
         return SweepView(**about, states=states, best=best_of(sweep, values), trials=trials)
+
+    async def of_job(self, job_id: str) -> TrialOf | None:
+        for row in await self._session.fetch(_OF_JOB, job=job_id):
+            return TrialOf(row.id, row.name, row.number)
+        return None
 
 
 def _about(row: FetchedRow) -> dict[str, Any]:

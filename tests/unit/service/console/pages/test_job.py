@@ -26,6 +26,7 @@ from service.console.pages.jobs import end_of, jobs_fragments, sizes_path
 from service.console.pictures.job_curves import MOST_CHARTS, metric_groups, metrics_charts
 from service.console.templates import Templates
 from service.usecases.ports.jobs import SizeChange
+from service.usecases.ports.sweeps import TrialOf
 from tests.unit.headway.stub import event_view, job_view
 
 NOW = job_view().submitted_at + timedelta(minutes=10)
@@ -259,6 +260,19 @@ def test_metrics_of_different_kinds_or_sizes_have_axes_of_their_own() -> None:
     assert len(metrics_charts(many)) == MOST_CHARTS
 
 
+def test_trial_names_its_sweep_and_shows_its_parameters() -> None:
+    job = job_view()
+    job = job.model_copy(
+        update={"spec": job.spec.model_copy(update={"parameters": {"lr": 0.012345678, "opt": "sgd"}})}
+    )
+    page = job_page(replace(views(job), trial_of=TrialOf("s1", "digits", 3)), may_control=True, now=NOW)
+    assert [(one.label, one.value) for one in page.parameters] == [("lr", "0.012345678"), ("opt", "sgd")]
+    head = Templates().fragment(Fragment("job-head", "job_head", page.head))
+    assert 'trial 3 of the sweep <a href="/sweeps/s1">digits</a>' in head
+    alone = job_page(views(job_view()), may_control=True, now=NOW)
+    assert "sweep" not in Templates().fragment(Fragment("job-head", "job_head", alone.head))
+
+
 def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
     job = job_view(JobState.PENDING, allocation={}, size=0, cost=None, started_at=None)
     page = job_page(views(job), may_control=True, now=NOW)
@@ -276,6 +290,7 @@ def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
         "job-kept",
         "job-ledger",
         "job-options",
+        "job-parameters",
         "no-learning",
         "words-goodput",
         "words-sizes",
@@ -288,7 +303,11 @@ def test_a_job_that_never_held_slots_has_no_empty_sections() -> None:
         for fragment in page.contents()
         if isinstance(fragment, Fragment)
     }
-    assert {name for name, text in html.items() if "data-none" in text} == {"job-options", "words-goodput"}
+    assert {name for name, text in html.items() if "data-none" in text} == {
+        "job-options",
+        "job-parameters",
+        "words-goodput",
+    }
 
 
 def test_the_page_and_the_list_show_progress_and_what_was_read() -> None:
