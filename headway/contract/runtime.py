@@ -99,6 +99,9 @@ COUNTER_BEGAN_ANEW = "COUNTER_BEGAN_ANEW"
 """Code of a warning about a script that accumulates by its own counter, which a restart has set to its beginning."""
 STATE_NOT_PREPARED = "STATE_NOT_PREPARED"
 """Code of a warning about a module that changes in training, and was not given to `prepare`."""
+STORAGE_AWAY = "object storage does not answer"
+"""Part of every message, of the service, an agent or a rank, that says that storage refused connections, timed out, or
+answered 5xx or 429. A start that fails with it is not counted; an answer 403 or 404 has another message."""
 PEER_LOST = "a peer was lost"
 """Beginning of the line by which a rank says that it leaves with `EXIT_RETRY` because another one has ended."""
 STACKS_SIGNAL = signal.SIGURG

@@ -25,8 +25,9 @@ from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from headway.contract.runtime import STORAGE_AWAY
 from headway.proxies import is_loopback
-from headway.storage.stores import Bytes, Data
+from headway.storage.stores import WHAT_REFUSED, Bytes, Data, StorageAway, may_pass
 
 Answer: TypeAlias = tuple[HTTPMessage, bytearray]
 Tags: TypeAlias = list[tuple[int, str]]
@@ -53,7 +54,7 @@ class _Status(OSError):
     @property
     def passes(self) -> bool:
         """True for an error that a retry may cure."""
-        return self.status in {0, 408, 429} or self.status >= 500
+        return may_pass(self.status)
 
 
 class SignedStore:
@@ -203,7 +204,9 @@ def _with_retries(attempt: Callable[[], Answer], key: str) -> Answer:
 def _fail(key: str, error: _Status) -> NoReturn:
     if error.status == _NOT_FOUND:
         raise FileNotFoundError(f"{key}: not in the store")
-    raise OSError(f"{key}: {error}")
+    if error.passes:
+        raise StorageAway(f"{STORAGE_AWAY} ({key}: {error})")
+    raise OSError(f"{key}: {error}{WHAT_REFUSED}")
 
 
 def _whole(response: Any) -> bytearray:

@@ -1,6 +1,7 @@
 """Storage of checkpoints: a folder, or an object store.
 
-Failures of either are `OSError`; a key that does not exist is `FileNotFoundError`.
+Failures of either are `OSError`; a key that does not exist is `FileNotFoundError`, and an object store that does not answer
+is `StorageAway`.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from headway.contract.runtime import STORAGE_AWAY
 from headway.contract.values.places import folder_of
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -21,6 +24,31 @@ Data: TypeAlias = Bytes | Iterable[Bytes]
 """Contents of an object, whole or in pieces."""
 _RETRY_FOR = timedelta(seconds=30)
 """Retry limit for an object store that does not answer. Training waits, then the checkpoint fails."""
+_STATUS = re.compile(r"status code: (\d{3})")
+_NO_ANSWER = re.compile(r"HTTP error|error sending request|timed? ?out|connection", re.IGNORECASE)
+WHAT_REFUSED = (
+    "; check HEADWAY_STORAGE_URL of the service, and the rights of its keys or of those in env of the job"
+)
+
+
+class StorageAway(OSError):
+    """Raised when an object store did not answer within the retry limit: no connection, a timeout, 5xx or 429.
+
+    The message contains `contract.runtime.STORAGE_AWAY`. A later attempt may succeed.
+    """
+
+
+def may_pass(status: int) -> bool:
+    """Return True for an HTTP status that a later attempt may not meet again; 0 means no answer."""
+    return status in {0, 408, 429} or status >= 500
+
+
+def is_away(error: str) -> bool:
+    """Return True if this text of an error of obstore says that the store did not answer, or may answer otherwise later."""
+    status = _STATUS.search(error)
+    if status is not None:
+        return may_pass(int(status[1]))
+    return _NO_ANSWER.search(error) is not None
 
 
 class Storage(Protocol):
@@ -215,4 +243,12 @@ def _as_os_error(what: str) -> Iterator[None]:
     except NotFoundError as error:
         raise FileNotFoundError(f"{what}: not in the store") from error
     except BaseError as error:
-        raise OSError(f"{what}: {type(error).__name__}: {str(error)[:300]}") from error
+        said = f"{type(error).__name__}: {short(str(error))}"
+        if is_away(str(error)):
+            raise StorageAway(f"{STORAGE_AWAY} ({what}: {said})") from error
+        raise OSError(f"{what}: {said}{WHAT_REFUSED}") from error
+
+
+def short(error: str) -> str:
+    """Return the text of an error of obstore on one line, without its debug representation and at most 300 characters."""
+    return " ".join(error.partition("Debug source:")[0].split())[:300]

@@ -66,7 +66,7 @@ class Departure:
         except PeersLost:
             outcomes = [[self._save_alone(place)]]
         if not all(saved for (saved,) in outcomes):
-            leave_for_retry("the state could not be saved")
+            leave_for_retry(self._saver.unsaved("the state could not be saved"))
         self._mailbox.send(Stopped, samples=place.samples)
         leave(EXIT_STOPPED)
 

@@ -265,7 +265,7 @@ class Training:
             except PeersLost:
                 self._change_members(None, lost=True)
         if not all(saved for (saved,) in outcomes):
-            leave_for_retry("the final checkpoint could not be saved")
+            leave_for_retry(self._saver.unsaved("the final checkpoint could not be saved"))
         self.values.shared = False
         self._report()
         self._reporter.completed(self.place, is_main=self._team.rank == 0)

@@ -18,6 +18,8 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, S3Store, from_url
 
+from headway.contract.runtime import STORAGE_AWAY
+from headway.storage.stores import may_pass, short
 from service.domain.shared.errors import NotFound, Unavailable
 from service.usecases.ports.storage import Stored, StoredObjects
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 _CHUNK = 1000
 _COPIED_BYTES = 8 << 20
 _MISSING = (NotFoundError, FileNotFoundError)
+_REFUSED = re.compile(r"status code: (\d{3})")
+"""Status in an error of obstore; a refused connection has none."""
 _RETRIES: RetryConfig = {
     "max_retries": 3,
     "retry_timeout": timedelta(seconds=5),
@@ -216,6 +220,10 @@ def _errors_as_unavailable() -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError) as error:
-        raise Unavailable(
-            f"object storage does not answer ({type(error).__name__}: {str(error)[:200]})"
-        ) from error
+        said = f"{type(error).__name__}: {short(str(error))}"
+        refused = _REFUSED.search(str(error))
+        if refused is not None and not may_pass(int(refused[1])):
+            raise Unavailable(
+                f"object storage refuses the service ({said}); an operator checks HEADWAY_STORAGE_URL and its keys"
+            ) from error
+        raise Unavailable(f"{STORAGE_AWAY} ({said})") from error

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from headway.contract.runtime import STORAGE_AWAY
+from headway.storage.stores import is_away
 from service.adapters.storage import ObjectStorage
 from service.domain.shared.errors import NotFound, Unavailable
 from service.usecases.ports.storage import StoredObjects
 from tests.conformance.conftest import BUCKET
+from tests.faulty_store import BUCKET as FAULTY
+from tests.faulty_store import faulty_store
 
 
 async def keys(storage: StoredObjects, prefix: str = "", after: str | None = None) -> list[str]:
@@ -179,3 +183,26 @@ async def test_a_bucket_that_does_not_exist_is_unavailable_to_writers(s3_environ
 async def test_a_folder_is_made_where_it_is_missing(folder: Path) -> None:
     await ObjectStorage(f"file://{folder}/deep/er").put("k", b"x")
     assert (folder / "deep" / "er" / "k").read_bytes() == b"x"
+
+
+async def test_wrong_bucket_is_refused_and_silent_store_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with faulty_store() as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(Unavailable, match=r"object storage refuses .* 404"):
+            await keys(ObjectStorage("s3://no-such-bucket/one"))
+        store.away = True
+        with pytest.raises(Unavailable, match=rf"{STORAGE_AWAY} .* 503"):
+            await ObjectStorage(f"s3://{FAULTY}/one").get("k")
+    with pytest.raises(Unavailable, match=STORAGE_AWAY):  # the server has ended: connections are refused
+        await ObjectStorage(f"s3://{FAULTY}/one").get("k")
+
+
+@pytest.mark.parametrize(
+    ("status", "away"), [(0, True), (403, False), (404, False), (429, True), (503, True)]
+)
+def test_error_text_of_a_store_says_whether_it_was_away(status: int, *, away: bool) -> None:
+    text = f"non-2xx status code: {status} x" if status else "HTTP error: error sending request"
+    assert is_away(f"Generic S3 error: {text}") is away

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headway.contract.runtime import Checkpointed, CheckpointFailed, Restored
+from headway.contract.runtime import STORAGE_AWAY, Checkpointed, CheckpointFailed, Restored
 from tests.elastic.harness import Job, codes
 from tests.elastic.test_exactness import assert_counts, counting
 from tests.faulty_store import BUCKET, FaultyStore, faulty_store
@@ -44,6 +44,20 @@ def test_a_store_that_is_away_asks_for_a_retry(job: Callable[..., Job], bucket: 
     ended = counted.run(2)
     assert codes(ended) == [75, 75], ended.output()
     assert "the checkpoints cannot be read" in ended.output()
+    assert STORAGE_AWAY not in ended.output(), "a wrong bucket is no outage"
+    assert "check HEADWAY_STORAGE_URL" in ended.output()
+
+
+@pytest.mark.slow  # the store is asked for 30 s
+def test_store_that_does_not_answer_is_named_in_the_request_for_a_restart(
+    job: Callable[..., Job], bucket: dict[str, str], store: FaultyStore
+) -> None:
+    counted = counting(job, **bucket)
+    store.away = True
+    ended = counted.run(2)
+    assert codes(ended) == [75, 75], ended.output()
+    assert f"headway: the checkpoints cannot be read: {STORAGE_AWAY} (" in ended.output()
+    assert "503" in ended.output()
 
 
 def test_a_list_that_lags_behind_hides_no_reported_checkpoint(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from headway.contract.agents import RunCommand, SlotInfo
-from headway.contract.runtime import ENV_OUTPUT_DIR
+from headway.contract.runtime import ENV_OUTPUT_DIR, STORAGE_AWAY
 from worker_agent.environments.cache import BadRequirements, BuildCancelled, BuildFailed, EnvironmentCache
 from worker_agent.host.folders import RunFolder, write_json
 from worker_agent.isolation.engines import DetectedEngine, container_of
@@ -40,6 +40,8 @@ _log = structlog.get_logger()
 
 PATIENCE_S = 60.0
 """Seconds for which a download is retried before the run is given back to the service."""
+STORAGE_PATIENCE_S = 15.0
+"""The same if object storage does not answer: the job waits in the queue instead, where it holds no slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Preparer:
                 retryable=True,
             )
         backoff = Backoff(random.Random())
-        give_up_s = time.monotonic() + PATIENCE_S
+        began_s = time.monotonic()
         while True:
             try:
                 what = "bundle"
@@ -128,7 +130,8 @@ class Preparer:
                 what = "files of the jobs in after"
                 self._outputs.fetch_predecessors(command, folder)
             except (Unreachable, NotJoined, OutputNotMoved) as error:
-                if time.monotonic() > give_up_s or self._stopping.wait(backoff.next_s()):
+                patience_s = STORAGE_PATIENCE_S if STORAGE_AWAY in str(error) else PATIENCE_S
+                if time.monotonic() > began_s + patience_s or self._stopping.wait(backoff.next_s()):
                     return CannotPrepare(f"The {what} could not be fetched. {error}", retryable=True)
             except BadBundle as error:
                 _log.warning("bundle not unpacked", run=folder.name, code=error.code, problem=error.what)

@@ -118,6 +118,12 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "pairs: check firewalls and `--address`. The job gets other hosts, fewer slots, or waits; a failure counts in "
             "`retry.infrastructure`.",
         ),
+        Reason.STORAGE_UNAVAILABLE: Meaning(
+            "Object storage did not answer while the job started: connections were refused or timed out, or it answered "
+            "5xx or 429.",
+            "Nothing, if the storage recovers: the job starts again after 1 s to 2 min, as often as needed, and no retry is "
+            "counted. The message has the storage's own error. `headway cancel JOB` gives up.",
+        ),
         Reason.REPLICAS_DIFFER: Meaning(
             "Ranks that train one model held different parameters, learning rates or trainable parameters. Every checkpoint "
             "is from before the difference.",

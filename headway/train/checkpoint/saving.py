@@ -29,6 +29,7 @@ class Saver:
         self._schedule = schedule
         self._mailbox = mailbox
         self._saved: Position | None = None
+        self._problem = ""
         self._warm = False
 
     def check(self, replica: Replica) -> None:
@@ -141,6 +142,10 @@ class Saver:
         """Return True if this position was saved last, or nothing is saved at all."""
         return self._checkpoints is None or self._saved == place.position
 
+    def unsaved(self, sentence: str) -> str:
+        """Return the sentence with the reason why this rank's last save failed, if it did."""
+        return f"{sentence}: {self._problem}" if self._problem else sentence
+
     def finish(self) -> None:
         """Wait for the saves in progress."""
         while self._checkpoints is not None and (outcome := self._checkpoints.wait()) is not None:
@@ -151,8 +156,10 @@ class Saver:
             return
         if isinstance(outcome, Failed):
             warn(f"the checkpoint at {outcome.samples} samples could not be saved: {outcome.reason}")
-            self._mailbox.send(CheckpointFailed, samples=outcome.samples, why=_one_line(outcome.reason))
+            self._problem = _one_line(outcome.reason)
+            self._mailbox.send(CheckpointFailed, samples=outcome.samples, why=self._problem)
             return
+        self._problem = ""
         self._schedule.completed(outcome.total_s)
         self._saved = outcome.position
         self._mailbox.send(

@@ -283,7 +283,7 @@ class StateSync:
         The last step was `idle_s` seconds ago.
         """
         if not self._saver.save(self._replica, place):
-            leave_for_retry("the state could not be saved for the next members")
+            leave_for_retry(self._saver.unsaved("the state could not be saved for the next members"))
         with suppress(PeersLost, Superseded):  # later members find the state in storage
             self._team.leave_marker(STATE_SAVED, repr(time.time() - idle_s), order)
 
@@ -391,7 +391,7 @@ class StateSync:
 
     def _load(self, peers: Peers, place: Place, *, again: bool = False) -> Place:
         """Load rank 0's newest checkpoint, if any, and send the state to all ranks. `again`: it was reported before."""
-        failed, from_generation = False, _NO_CHECKPOINT
+        failed, problem, from_generation = False, "", _NO_CHECKPOINT
         together = self._saver.group is not None
         if peers.is_main or together:
             try:
@@ -399,11 +399,10 @@ class StateSync:
                 if found is not None:
                     place, from_generation = found
             except OSError as error:
-                failed = True
-                warn(f"the checkpoints cannot be read: {error}")
+                failed, problem = True, " ".join(str(error).split()) or type(error).__name__
         outcomes = peers.gather(failed, from_generation)
         if any(failed for failed, _ in outcomes):
-            leave_for_retry("rank 0 could not read the checkpoints")
+            leave_for_retry(f"the checkpoints cannot be read: {problem or 'another rank says why'}")
         self.sync_bytes = 0
         if peers.world_size > 1 and not together:
             place = self._replace(peers, 0, range(1, peers.world_size), place)

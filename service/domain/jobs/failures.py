@@ -14,6 +14,7 @@ from headway.contract.runtime import (
     EXIT_RETRY,
     EXIT_STOPPED,
     KILLED_FOR_MEMORY,
+    STORAGE_AWAY,
 )
 from headway.contract.views.jobs import JobProgress, Reason
 from service.domain.jobs.missing_files import folder_advice
@@ -67,6 +68,8 @@ class Ending(StrEnum):
     """A cause outside the script: a kill from outside or the loss of the node. A script's own request for a
     retry counts too.
     """
+    STORAGE = "storage"
+    """Object storage did not answer. It counts in no retry budget, because only time helps."""
     USER_ERROR = "user_error"
     HOPELESS = "hopeless"
     """The script reported that starting it again cannot help."""
@@ -93,9 +96,17 @@ def ending_of(exit_: RankExit) -> Ending:
         return Ending.DONE
     if exit_.exit_code == EXIT_NEVER_RETRY:
         return Ending.HOPELESS
+    if storage_away(exit_):
+        return Ending.STORAGE
     if exit_.exit_code == EXIT_RETRY or exit_.exit_code is None or killed_by(exit_) is not None:
         return Ending.INFRASTRUCTURE
     return Ending.USER_ERROR
+
+
+def storage_away(exit_: RankExit) -> str:
+    """Return what the agent or the library said about object storage that did not answer; empty for any other end."""
+    said = exit_.start_error if exit_.start_error is not None else why_retry(exit_.log_tail)
+    return said if exit_.exit_code == EXIT_RETRY and STORAGE_AWAY in said else ""
 
 
 def killed_by(exit_: RankExit) -> int | None:
@@ -113,9 +124,16 @@ def left_unasked(exits: Sequence[RankExit]) -> bool:
     return bool(left) and not any(exit_.stopped_by_agent for exit_ in left)
 
 
-_WORST_FIRST = (Ending.HOPELESS, Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.STOPPED, Ending.DONE)
+_WORST_FIRST = (
+    Ending.HOPELESS,
+    Ending.STORAGE,
+    Ending.INFRASTRUCTURE,
+    Ending.USER_ERROR,
+    Ending.STOPPED,
+    Ending.DONE,
+)
 """Endings by precedence. Killing one rank makes its peers fail with errors of their own, so the kill
-outweighs them.
+outweighs them. A rank that leaves because storage does not answer is lost to its peers, too.
 """
 
 
@@ -164,6 +182,9 @@ def _verdict(ending: Ending, exit_: RankExit, *, uploaded: bool) -> EndVerdict:
         return EndVerdict(ending, Reason.COMPLETED, "every rank finished")
     if ending is Ending.STOPPED:
         return EndVerdict(ending, Reason.PREEMPTED, "stopped on request")
+    if ending is Ending.STORAGE:
+        where = f"rank {exit_.rank} could not go on" if exit_.start_error is None else "could not be started"
+        return EndVerdict(ending, Reason.STORAGE_UNAVAILABLE, f"{where}: {storage_away(exit_)}")
     if exit_.start_error is not None:
         hint = _folder_hint([exit_.start_error], uploaded=uploaded)
         return EndVerdict(ending, Reason.START_FAILED, f"could not be started: {exit_.start_error}{hint}")

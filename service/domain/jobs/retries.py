@@ -150,6 +150,19 @@ def _without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
     return found
 
 
+def storage_retry(failures: Sequence[Failure], now: datetime) -> tuple[int, datetime]:
+    """Return the number of latest failures in a row because storage did not answer, and the time of the next start.
+
+    The first waits 1 s, and each further one twice as long, up to two minutes.
+    """
+    count = 0
+    for failure in reversed(failures):
+        if failure.reason is not Reason.STORAGE_UNAVAILABLE:
+            break
+        count += 1
+    return count, now + timedelta(seconds=min(_FIRST_BACKOFF_S * 2.0 ** max(count - 1, 0), LONGEST_BACKOFF_S))
+
+
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
     """Decision on a retry and its earliest time. `spent` and `budget` explain a refusal."""

@@ -28,8 +28,8 @@ _DIFFER = re.compile(rf"headway: {REPLICAS_DIFFER}")
 """The library's line about ranks that differ, which it writes before it leaves."""
 _LEFT = re.compile(rf"headway: {PEER_LOST}\b")
 """The library's line about a lost peer, which it writes before it leaves."""
-_WHY_RETRY = re.compile(rf"headway: ({PEER_LOST}\b.*); this process exits with a request for a restart")
-"""The same line with its reason."""
+_WHY_RETRY = re.compile(r"headway: (.*); this process exits with a request for a restart")
+"""The library's line about any end with `EXIT_RETRY`, with its reason."""
 
 
 def traceback_in(log_tail: Sequence[str]) -> list[str]:
@@ -70,7 +70,7 @@ def left_for_a_peer(log_tail: Sequence[str]) -> bool:
 
 
 def why_retry(log_tail: Sequence[str]) -> str:
-    """Return the reason that the library gave for a restart after the loss of a peer; empty for any other end."""
+    """Return the reason that the library gave for a restart; empty for any other end."""
     found = [match[1] for line in log_tail if (match := _WHY_RETRY.match(line))]
     return found[-1] if found else ""
 

@@ -24,7 +24,15 @@ from service.domain.jobs.job import Job
 from service.domain.jobs.lifecycle import JobEvent, allows
 from service.domain.jobs.membership import Crew, exits_to_judge
 from service.domain.jobs.resumption import kept_text
-from service.domain.jobs.retries import Failure, decide_retry, gist, has_progressed, poison, with_failure
+from service.domain.jobs.retries import (
+    Failure,
+    decide_retry,
+    gist,
+    has_progressed,
+    poison,
+    storage_retry,
+    with_failure,
+)
 from service.domain.jobs.tracebacks import never_met
 from service.domain.life.effects import CallRound, CountPreemption
 from service.domain.life.life import Life
@@ -241,6 +249,12 @@ def _recover(life: Life, verdict: EndVerdict, held: tuple[str, ...], aftermath: 
     life = life.with_job(job)
     if verdict.ending is Ending.STOPPED:
         life = life.having(CountPreemption(reason))
+    elif verdict.ending is Ending.STORAGE:
+        job = replace(job, failures=with_failure(job.failures, _failure(life, reason, message, held)))
+        _, not_before = storage_retry(job.failures, life.now)
+        job = replace(job, retry_at=not_before)
+        wait_s = (not_before - life.now).total_seconds()
+        message = f"{_first_line(message)}; the next start follows in {wait_s:.0f} s or later, and no retry is counted"
     else:
         failure = _failure(life, reason, message, held)
         if has_progressed(job.failures, failure):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.contract.run_facts import ProgressSource
-from headway.contract.runtime import KILLED_FOR_MEMORY
+from headway.contract.runtime import KILLED_FOR_MEMORY, STORAGE_AWAY
 from headway.contract.views.jobs import JobProgress, Reason
 from service.domain.jobs.failures import (
     AT_ONCE_S,
@@ -42,10 +42,15 @@ STOPPED = {"exit_code": 143}
 KILLED = {"signal": signal.SIGKILL}
 ERROR = {"exit_code": 1}
 HOPELESS = {"exit_code": 78}
+AWAY = {
+    "exit_code": 75,
+    "start_error": f"The bundle could not be fetched. The service answered 503: {STORAGE_AWAY} (no)",
+}
 SAMPLES = {
     Ending.DONE: DONE,
     Ending.STOPPED: STOPPED,
     Ending.INFRASTRUCTURE: KILLED,
+    Ending.STORAGE: AWAY,
     Ending.USER_ERROR: ERROR,
     Ending.HOPELESS: HOPELESS,
 }
@@ -114,9 +119,51 @@ def test_a_generation_is_done_only_when_every_rank_is(exits: list[RankExit]) -> 
 @pytest.mark.parametrize(("one", "other"), list(itertools.permutations(Ending, 2)))
 def test_the_root_cause_outweighs_what_follows_from_it(one: Ending, other: Ending) -> None:
     """A killed rank makes its peers fail with errors; a rank that gives up makes them killed."""
-    worst_first = [Ending.HOPELESS, Ending.INFRASTRUCTURE, Ending.USER_ERROR, Ending.STOPPED, Ending.DONE]
+    worst_first = [
+        Ending.HOPELESS,
+        Ending.STORAGE,
+        Ending.INFRASTRUCTURE,
+        Ending.USER_ERROR,
+        Ending.STOPPED,
+        Ending.DONE,
+    ]
     verdict = judge([exit_of(0, **SAMPLES[one]), exit_of(1, **SAMPLES[other])])
     assert verdict.ending is min(one, other, key=worst_first.index)
+
+
+def test_start_without_storage_has_its_own_reason_with_the_error_of_the_storage() -> None:
+    verdict = judge([exit_of(0, **AWAY), exit_of(1, **STOPPED)])
+    assert (verdict.ending, verdict.reason) == (Ending.STORAGE, Reason.STORAGE_UNAVAILABLE)
+    assert verdict.message == f"could not be started: {AWAY['start_error']}"
+
+
+def test_rank_that_leaves_because_storage_does_not_answer_has_the_same_reason() -> None:
+    said = f"the checkpoints cannot be read: {STORAGE_AWAY} (the list of checkpoints: 503)"
+    line = f"headway: {said}; this process exits with a request for a restart"
+    peer = "headway: the checkpoints cannot be read: another rank says why; this process exits with a request for a restart"
+    exits = [exit_of(0, exit_code=75, log_tail=(peer,)), exit_of(1, exit_code=75, log_tail=("x", line))]
+    verdict = judge(exits)
+    assert (verdict.ending, verdict.reason) == (Ending.STORAGE, Reason.STORAGE_UNAVAILABLE)
+    assert verdict.message == f"rank 1 could not go on: {said}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "the checkpoints cannot be read: PermissionDeniedError: 403 Forbidden; check HEADWAY_STORAGE_URL",
+        "the checkpoints cannot be read: NoSuchBucket 404",
+    ],
+)
+def test_storage_that_refuses_counts_as_a_failure_and_is_named(said: str) -> None:
+    line = f"headway: {said}; this process exits with a request for a restart"
+    verdict = judge([exit_of(0, exit_code=75, log_tail=(line,))])
+    assert (verdict.ending, verdict.reason) == (Ending.INFRASTRUCTURE, Reason.RETRY_REQUESTED)
+    assert said in verdict.message
+
+
+def test_script_that_only_prints_about_storage_has_an_error_of_its_own() -> None:
+    verdict = judge([exit_of(0, exit_code=1, log_tail=(f"OSError: {STORAGE_AWAY}",))])
+    assert (verdict.ending, verdict.reason) == (Ending.USER_ERROR, Reason.USER_ERROR)
 
 
 def test_a_killed_rank_outweighs_the_errors_of_all_its_peers() -> None:

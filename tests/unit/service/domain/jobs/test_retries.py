@@ -23,6 +23,7 @@ from service.domain.jobs.retries import (
     gist,
     has_progressed,
     poison,
+    storage_retry,
     with_failure,
 )
 from tests.unit.service.builders import NOW
@@ -308,3 +309,10 @@ def test_a_decision_explains_itself_by_its_budget(ending: Ending, spent: int, bu
         now=NOW,
     )
     assert (decision.spent, decision.budget, decision.again) == (spent, budget, spent <= budget)
+
+
+@pytest.mark.parametrize(("in_a_row", "wait_s"), [(1, 1), (2, 2), (3, 4), (7, 64), (8, 120)])
+def test_start_without_storage_waits_twice_as_long_each_time(in_a_row: int, wait_s: int) -> None:
+    away = [failure(Reason.STORAGE_UNAVAILABLE)] * in_a_row
+    count, not_before = storage_retry([failure(Reason.USER_ERROR), *away], NOW)
+    assert (count, not_before - NOW) == (in_a_row, timedelta(seconds=wait_s))

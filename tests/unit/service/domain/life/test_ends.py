@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from headway.contract.run_facts import ProgressSource
-from headway.contract.runtime import EXIT_NEVER_RETRY
+from headway.contract.runtime import EXIT_NEVER_RETRY, STORAGE_AWAY
 from headway.contract.views.forecasts import KeptForecast
 from headway.contract.views.jobs import JobState, Reason
 from service.domain.jobs.failures import RankExit
@@ -406,3 +406,17 @@ def test_a_start_without_any_exit_waits_again() -> None:
     """The agent never started the ranks: a stop overtook the run command."""
     life = after_end(vacated(starting()))
     assert (life.job.state, life.job.preemptions) == (JobState.PENDING, 1)
+
+
+@pytest.mark.parametrize(("outages", "wait_s"), [(1, 1), (5, 16), (30, 120)])
+def test_starts_without_storage_are_repeated_without_end_and_not_counted(outages: int, wait_s: int) -> None:
+    away = replace(exit_of(0, exit_code=75), start_error=f"the bundle: {STORAGE_AWAY} (503)")
+    cluster = failing(starting(TWO), Reason.STORAGE_UNAVAILABLE)
+    after = after_end(cluster, away)
+    for _ in range(outages - 1):
+        alter(cluster, failures=after.job.failures)
+        after = after_end(cluster, away)
+    assert (after.job.state, after.job.reason) == (JobState.RECOVERING, Reason.STORAGE_UNAVAILABLE)
+    assert (after.job.infrastructure_failures, after.job.user_errors, after.job.preemptions) == (0, 0, 0)
+    assert after.job.retry_at == after.now + timedelta(seconds=wait_s)
+    assert f"{STORAGE_AWAY} (503)" in event_of(after, "recover").message
