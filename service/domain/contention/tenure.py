@@ -17,7 +17,8 @@ from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.limits.tenancy import Tenancy
 from service.domain.cluster.contention_rules import RUN_COSTS, ContentionRules
 from service.domain.cluster.snapshot import SlotKey
-from service.domain.contention.costs import UNMEASURED, UsualCosts, restart_s
+from service.domain.cluster.usual_costs import UNMEASURED, UsualCosts
+from service.domain.contention.costs import restart_s
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.promises import promised_slots

@@ -7,7 +7,7 @@ from dataclasses import replace
 from headway.contract.views.jobs import JobState
 from service.domain.allocation.inputs.round import build_round
 from service.domain.cluster.snapshot import MeasuredRestart
-from service.domain.contention.costs import UNMEASURED, UsualCosts
+from service.domain.cluster.usual_costs import UNMEASURED, UsualCosts
 from service.domain.contention.tenure import tenure_of
 from tests.integration.service.conftest import Harness, entry
 from tests.integration.service.test_life_of_a_job import message, start

@@ -12,7 +12,7 @@ from service.domain.allocation.configurations.capacity import PoolCapacity, capa
 from service.domain.allocation.configurations.configurations import Columns, columns_of
 from service.domain.allocation.configurations.eligibility import Holding, deciding_jobs, holding_of
 from service.domain.cluster.snapshot import Snapshot
-from service.domain.contention.costs import UsualCosts, usual_costs
+from service.domain.cluster.usual_costs import UsualCosts, usual_costs
 from service.domain.jobs.job import Job
 from service.domain.shared.arrays import IntArray
 

@@ -14,7 +14,8 @@ from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.contention_rules import ContentionRules
 from service.domain.cluster.snapshot import MeasuredRestart, Measurement, Served, SlotKey, Snapshot
-from service.domain.contention.costs import UNMEASURED, UsualCosts, change_s, restart_s
+from service.domain.cluster.usual_costs import UNMEASURED, UsualCosts
+from service.domain.contention.costs import change_s, restart_s
 from service.domain.contention.promises import with_promise
 from service.domain.contention.rate import IMPOSED, with_imposed_change
 from service.domain.jobs.job import Allocation, Job, size_of

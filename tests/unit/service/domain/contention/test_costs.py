@@ -10,15 +10,12 @@ from hypothesis import strategies as st
 
 from headway.contract.views.jobs import JobProgress, JobState
 from service.domain.cluster.snapshot import MeasuredRestart
+from service.domain.cluster.usual_costs import START_S, STOP_S, UsualCosts, usual_costs
 from service.domain.contention.costs import (
     LIVE_CHANGE_S,
     RESTART_S,
-    START_S,
-    STOP_S,
-    UsualCosts,
     change_s,
     restart_s,
-    usual_costs,
 )
 from tests.unit.service.builders import job_of, node_of, snapshot_of
 
