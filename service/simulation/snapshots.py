@@ -24,7 +24,7 @@ from service.domain.allocation.inputs.round import Round, build_round
 from service.domain.allocation.knapsack.problem import NOTHING
 from service.domain.allocation.limits.spending import worth_of_a_sample
 from service.domain.cluster.snapshot import Node, Served, SlotKey, Snapshot
-from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S
+from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S, restart_s
 from service.domain.jobs.job import Allocation, Job, class_of
 from service.domain.perf.forecast import Z90, Remaining, WorkSource, learn_totals, remaining_samples
 from service.domain.policies.framework.policy import Configurations
@@ -303,7 +303,7 @@ def _application(round_: Round, row: int, table: _Table, work: float) -> Applica
         name=class_of(round_.jobs[row].spec),
         boundaries=np.array([0.0, work]),
         goodput=table.goodput[None, row],
-        restart_s=RESTART_S,
+        restart_s=restart_s(round_.jobs[row], round_.scope.usual),
         converged=np.full(2, converged) if converged > 0 else None,
     )
 

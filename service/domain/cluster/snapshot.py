@@ -64,6 +64,8 @@ CLASS_JOBS: Final = 20
 """Number of jobs of a class, the latest that started, whose measurements predict the next job of the class."""
 LATEST_ARRIVALS: Final = 20
 """Number of the latest submits whose intervals predict the next one."""
+LATEST_RESTARTS: Final = 64
+"""Number of the latest ended jobs whose starts and stops predict those of jobs without a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,14 @@ class EndedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredRestart:
+    """Seconds of the latest stop, and of the latest start to the first step, of an ended job; None if not measured."""
+
+    stop_s: float | None = None
+    start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SlotKey:
     """Key of one slot of one node."""
 
@@ -317,6 +327,8 @@ class Snapshot:
     """The latest succeeded jobs, of the classes of live jobs of unknown length and of any class, oldest first."""
     arrivals: tuple[datetime, ...] = ()
     """Submit times of the latest jobs, ended ones included, in any order."""
+    restarts: tuple[MeasuredRestart, ...] = ()
+    """Measured stops and starts of the latest ended jobs (`LATEST_RESTARTS`), in any order."""
     served: Mapping[str, Served] = field(default_factory=dict)
     """Service so far by job id."""
     usd_per_slot_h: Mapping[str, float] = field(default_factory=dict)

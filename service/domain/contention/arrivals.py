@@ -89,7 +89,8 @@ def may_not_last(scope: RoundScope) -> BoolArray:
     configurations = scope.columns.configurations
     if not (restarted & (scope.current >= 0)).any():
         return np.zeros((len(scope.jobs), len(configurations.slots)), dtype=np.bool_)
-    least_s, cost_s = scope.snapshot.contention.min_run_s, np.array([restart_s(job) for job in scope.jobs])
+    least_s = scope.snapshot.contention.min_run_s
+    cost_s = np.array([restart_s(job, scope.usual) for job in scope.jobs])
     return short_lived(
         Growth(
             current=scope.current,

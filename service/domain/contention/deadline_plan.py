@@ -153,6 +153,8 @@ def plan_deadlines(deadlines: Deadlines, occupancy: Occupancy) -> DeadlinePlan:
     swapped = _fewest_missed(timeline, free, kept)
     if len(swapped) > len(met):
         met = swapped
+    left = [row for row in possible if row not in met]
+    met = timeline.placed(sorted(left, key=lambda row: (not promised[row], not runs[row])), met)
     missed = {row: timeline.miss(row, met) for row in rows if row not in met}
     return DeadlinePlan(met=met, missed=missed, unknown=frozenset(due.tolist()) - frozenset(rows))
 
@@ -209,12 +211,21 @@ class _Timeline:
         self._staying = [row for row in planned if occupancy.stays_s[row] > 0]
 
     def placed(self, rows: Iterable[int], beside: Mapping[int, PlannedRun]) -> dict[int, PlannedRun]:
-        """Return the runs `beside`, and those of the jobs that fit, each beside those before it."""
-        met = dict(beside)
-        for row in rows:
-            run = self.place(row, met)
-            if run is not None:
-                met[row] = run
+        """Return the runs `beside`, and those of the jobs that fit, each beside those before it.
+
+        Jobs that did not fit are tried again once others are planned: a run may end before the minimum run time for which
+        its job would hold its slots without a plan.
+        """
+        met, missed = dict(beside), list(rows)
+        while missed:
+            before = len(met)
+            for row in missed:
+                run = self.place(row, met)
+                if run is not None:
+                    met[row] = run
+            if len(met) == before or not self._staying:
+                break
+            missed = [row for row in missed if row not in met]
         return met
 
     def place(self, row: int, met: Mapping[int, PlannedRun]) -> PlannedRun | None:

@@ -17,7 +17,8 @@ from service.domain.allocation.configurations.scope import RoundScope
 from service.domain.allocation.limits.tenancy import Tenancy
 from service.domain.cluster.contention_rules import RUN_COSTS, ContentionRules
 from service.domain.cluster.snapshot import SlotKey
-from service.domain.contention.costs import STOP_S, restart_s, usual_stop_s
+from service.domain.cluster.usual_costs import UNMEASURED, UsualCosts
+from service.domain.contention.costs import restart_s
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.promises import promised_slots
@@ -31,7 +32,6 @@ def tenure_of(scope: RoundScope) -> Tenure:
     """Return the run times and waits of the jobs, and the facts that protect them."""
     jobs, holdings = scope.jobs, list(scope.holdings.values())
     rules, now = scope.snapshot.contention, scope.snapshot.now
-    stop_s = usual_stop_s(scope.snapshot.jobs.values())
     recent = [recent_changes(job.progress, now) for job in jobs]
     since = [job.progress.run_since or job.state_since for job in jobs]
     run_s = [
@@ -40,7 +40,7 @@ def tenure_of(scope: RoundScope) -> Tenure:
     ]
     return Tenure(
         run_s=np.array(run_s),
-        min_run_s=np.array([min_run_s(job, rules.min_run_s, stop_s) for job in jobs]),
+        min_run_s=np.array([min_run_s(job, rules.min_run_s, scope.usual) for job in jobs]),
         pinned=np.array(
             [job.pinned_size == one.size for job, one in zip(jobs, holdings, strict=True)], dtype=np.bool_
         ),
@@ -54,7 +54,7 @@ def tenure_of(scope: RoundScope) -> Tenure:
         if rules.leases
         else None,
         promised=np.array([bool(promised_slots(job, scope.snapshot)) for job in jobs], dtype=np.bool_),
-        restart_s=np.array([restart_s(job, stop_s) for job in jobs]),
+        restart_s=np.array([restart_s(job, scope.usual) for job in jobs]),
         rests_s=np.array([rests_s(job.progress, now) for job in jobs]),
         leaving=_leaving(scope),
         left_s=np.array([reported_left_s(job) for job in jobs], dtype=np.float64),
@@ -124,12 +124,12 @@ def _kept(job: Job, keys: Sequence[SlotKey]) -> set[SlotKey]:
     return set() if ends or job.state is JobState.CANCELLING else set(keys)
 
 
-def min_run_s(job: Job, least_s: float, stop_s: float = STOP_S) -> float:
+def min_run_s(job: Job, least_s: float, usual: UsualCosts = UNMEASURED) -> float:
     """Return the minimum run time in seconds before a job may be vacated for another job's gain.
 
-    A stop that was not measured takes `stop_s` seconds (`costs.usual_stop_s`).
+    Parts of a restart that were not measured for the job take as long as `usual` (`costs.usual_costs`).
     """
-    return max(least_s, RUN_COSTS * restart_s(job, stop_s))
+    return max(least_s, RUN_COSTS * restart_s(job, usual))
 
 
 def evidence_of(scope: RoundScope, measured: MeasuredConfigurations, tenancy: Tenancy) -> Evidence:

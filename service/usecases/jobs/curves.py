@@ -44,7 +44,11 @@ def curve(round_: Round, left: Remaining) -> list[ConfigurationForecast]:
         remaining=left.samples,
         remaining_spread=left.spread,
         usd_per_h=configurations.usd_per_h,
-        pause_s=np.where((np.arange(slots.size) == current) | (current < 0), 0.0, change_s(round_.jobs[0])),
+        pause_s=np.where(
+            (np.arange(slots.size) == current) | (current < 0),
+            0.0,
+            change_s(round_.jobs[0], round_.scope.usual),
+        ),
     )
     one_slot = one_slot_of(round_, 0, shown)
     marks = _marks(round_, shown)

@@ -88,7 +88,7 @@ async def _forecast(
         remaining=left.samples,
         remaining_spread=left.spread,
         usd_per_h=configurations.usd_per_h[column],
-        pause_s=change_s(job) if moves else 0.0,
+        pause_s=change_s(job, round_.scope.usual) if moves else 0.0,
     )
     priced = bool(configurations.usd_per_h.any())
     cost, late_cost = float(expected.cost_p50_usd[0]), float(expected.cost_p90_usd[0])

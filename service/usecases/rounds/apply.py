@@ -189,10 +189,15 @@ async def _carry_out(tx: Transaction, applying: Applying, job: Job, decision: De
         case Action.ADAPT:
             return prepare(life, _change(applying, decision, job.allocation))
         case Action.CHANGE:
-            return await _with_new_slots(tx, applying, _with_imposed_change(life, decision), decision)
+            return await _with_new_slots(
+                tx, applying, _with_imposed_change(applying, life, decision), decision
+            )
         case Action.VACATE:
             return vacate(
-                _with_imposed_change(life, decision), None, reason=decision.reason, message=decision.message
+                _with_imposed_change(applying, life, decision),
+                None,
+                reason=decision.reason,
+                message=decision.message,
             )
 
 
@@ -208,12 +213,13 @@ def _change(applying: Applying, decision: Decision, target: Allocation) -> Chang
     )
 
 
-def _with_imposed_change(life: Life, decision: Decision) -> Life:
+def _with_imposed_change(applying: Applying, life: Life, decision: Decision) -> Life:
     """Return the life, with the change counted in the job's record if it is imposed on the job."""
     if decision.reason not in IMPOSED:
         return life
     vacated = decision.action is Action.VACATE
-    cost_s = restart_s(life.job) if vacated else change_s(life.job)
+    usual = applying.plan.round.scope.usual
+    cost_s = restart_s(life.job, usual) if vacated else change_s(life.job, usual)
     stopped = vacated and decision.reason is Reason.PREEMPTED
     progress = with_imposed_change(life.job.progress, life.now, cost_s, stopped=stopped)
     return life.with_job(replace(life.job, progress=progress))

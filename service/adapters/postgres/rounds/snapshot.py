@@ -31,9 +31,11 @@ from service.domain.cluster.market_limits import MarketLimit
 from service.domain.cluster.snapshot import (
     CLASS_JOBS,
     LATEST_ARRIVALS,
+    LATEST_RESTARTS,
     LEAST_STEPS,
     EndedJob,
     EndedRun,
+    MeasuredRestart,
     Measurement,
     Node,
     Orders,
@@ -86,6 +88,14 @@ _CLASS_MEASUREMENTS = text(
 )
 _ARRIVALS = text(
     f"SELECT submitted_at FROM jobs WHERE NOT spec ? 'after' ORDER BY submitted_at DESC, id DESC LIMIT {LATEST_ARRIVALS}"  # noqa: S608
+)
+_RESTARTS = text(
+    f"""
+    SELECT CAST(progress->>'stop_s' AS float) AS stop_s, CAST(progress->>'start_s' AS float) AS start_s FROM (
+        SELECT progress FROM jobs WHERE ({TERMINAL_SQL}) AND started_at IS NOT NULL
+        ORDER BY submitted_at DESC, id DESC LIMIT {LATEST_RESTARTS}
+    ) AS latest
+    """  # noqa: S608 - constants
 )
 _WORK = """
     CAST(CASE WHEN progress->>'total_progress' IS NULL THEN progress->>'samples' ELSE progress->>'progress' END AS float)
@@ -221,6 +231,7 @@ async def take_snapshot(
         ),
         ended_runs=await _ended_runs(session, found.values()),
         arrivals=tuple(row.submitted_at for row in await session.rows(_ARRIVALS)),
+        restarts=tuple(MeasuredRestart(row.stop_s, row.start_s) for row in await session.rows(_RESTARTS)),
         served=await _served(session, job_ids, now),
         usd_per_slot_h=dict(usd_per_slot_h),
         hazard_per_h=hazard_per_h,

@@ -12,6 +12,7 @@ from service.domain.allocation.configurations.capacity import PoolCapacity, capa
 from service.domain.allocation.configurations.configurations import Columns, columns_of
 from service.domain.allocation.configurations.eligibility import Holding, deciding_jobs, holding_of
 from service.domain.cluster.snapshot import Snapshot
+from service.domain.cluster.usual_costs import UsualCosts, usual_costs
 from service.domain.jobs.job import Job
 from service.domain.shared.arrays import IntArray
 
@@ -28,6 +29,7 @@ class RoundScope:
         columns: the configurations.
         current: (J,) the column of the slots that each job holds; -1 for a job that holds none or must leave
             some of them.
+        usual: seconds of a stop and a start that were not measured for the job itself.
     """
 
     snapshot: Snapshot
@@ -36,6 +38,7 @@ class RoundScope:
     capacities: Mapping[str, PoolCapacity]
     columns: Columns
     current: IntArray
+    usual: UsualCosts
 
     def usable_slots(self, spec: JobSpec) -> dict[str, int]:
         """Return all slots in service of each kind that a job may run on, in the markets that it accepts."""
@@ -61,4 +64,5 @@ def scope_of(snapshot: Snapshot) -> RoundScope:
         capacities=capacities,
         columns=columns,
         current=np.array(current, dtype=np.int64),
+        usual=usual_costs(snapshot),
     )

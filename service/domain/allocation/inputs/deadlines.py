@@ -66,7 +66,7 @@ def late_s_of(scope: RoundScope, estimates: Estimates) -> FloatArray:
     samples = np.where(estimates.known, np.maximum(left.samples, 1.0) * worth, np.nan)
     here = np.arange(prospects.goodput.shape[1]) == scope.current[:, None]
     change = [
-        change_s(job) if holding.size else restart_s(job)
+        change_s(job, scope.usual) if holding.size else restart_s(job, scope.usual)
         for job, holding in zip(scope.jobs, scope.holdings.values(), strict=True)
     ]
     expected = forecast(

@@ -57,7 +57,13 @@ def estimates_of(scope: RoundScope) -> Estimates:
         scope.current,
         learned,
         table,
-        share=kept_share(jobs, columns, snapshot.hazard_per_h, restart_s=RESTART_S, pause_s=change_s),
-        start_s=[change_s(job) for job in jobs],
+        share=kept_share(
+            jobs,
+            columns,
+            snapshot.hazard_per_h,
+            restart_s=RESTART_S,
+            pause_s=lambda job: change_s(job, scope.usual),
+        ),
+        start_s=[change_s(job, scope.usual) for job in jobs],
     )
     return Estimates(learned=learned, measured=measured, table=table, prospects=prospects)

@@ -197,7 +197,7 @@ def _given(
         # A change that the user requests is not charged its cost; a search has already considered it.
         change_s=np.array(
             [
-                0.0 if job.pinned_size or moves else change_s(job)
+                0.0 if job.pinned_size or moves else change_s(job, scope.usual)
                 for job, moves in zip(jobs, moving, strict=True)
             ]
         ),
@@ -209,7 +209,7 @@ def _given(
         done=np.array([float(job.progress.work_done) for job in jobs]) * worth,
         converged=converged_samples(jobs) * worth,
         finished=finished_jobs(scope.snapshot.ended_runs, jobs, worth),
-        stop_s=np.array([restart_s(job) for job in jobs], dtype=np.float64),
+        stop_s=np.array([restart_s(job, scope.usual) for job in jobs], dtype=np.float64),
         length_class=length_classes(jobs),
     )
 

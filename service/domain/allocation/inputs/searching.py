@@ -101,7 +101,7 @@ def searches_of(scope: RoundScope, estimates: Estimates, notes: Notes) -> Search
             young=is_young(job, scope.snapshot),
             left=work_left(job.progress) * float(worth[row]),
             done=job.progress.work_done * float(worth[row]),
-            change_s=change_s(job),
+            change_s=change_s(job, scope.usual),
         )
         goal = _goal(job, scope.snapshot, scope.columns.by_kind)
         step = search_step(goal, points.configurations, points.known, position)

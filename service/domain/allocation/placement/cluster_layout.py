@@ -83,7 +83,7 @@ def _gathered(
         lost = 1 - placed_share(round_, row, column, placement.allocation)
         if level_of(round_, placement.allocation) == _SLOW_LINK and not _proven_slow(round_, job):
             continue
-        if round_.estimates.known[row] and HORIZON_S * lost > _CIRCLE * change_s(job):
+        if round_.estimates.known[row] and HORIZON_S * lost > _CIRCLE * change_s(job, round_.scope.usual):
             gains[job.id] = lost * int(round_.columns.configurations.slots[column])
     if not gains:
         return placements
@@ -137,7 +137,7 @@ def _moves_slot_s(
         placement = placements.get(want.job_id)
         if placement is not None and want.job_id not in changes and placement.step is not PlacementStep.STAY:
             factor = _CIRCLE if placement.step is PlacementStep.YIELD else 1.0
-            lost_s += factor * want.slots * change_s(jobs[want.job_id])
+            lost_s += factor * want.slots * change_s(jobs[want.job_id], round_.scope.usual)
     return lost_s
 
 

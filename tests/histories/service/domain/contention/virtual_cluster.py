@@ -13,7 +13,8 @@ from service.domain.allocation.decision.plan import Action, Decision, decide
 from service.domain.allocation.inputs.round import build_round
 from service.domain.allocation.knapsack.solver import solve
 from service.domain.cluster.contention_rules import ContentionRules
-from service.domain.cluster.snapshot import Measurement, Served, SlotKey, Snapshot
+from service.domain.cluster.snapshot import MeasuredRestart, Measurement, Served, SlotKey, Snapshot
+from service.domain.cluster.usual_costs import UNMEASURED, UsualCosts
 from service.domain.contention.costs import change_s, restart_s
 from service.domain.contention.promises import with_promise
 from service.domain.contention.rate import IMPOSED, with_imposed_change
@@ -25,6 +26,9 @@ SAMPLES = 100.0
 """Samples of a second of work."""
 MEASURED_S = 8.0
 """Training time at a size after which its speed is measured."""
+
+PAUSE_S = 0.3
+"""Pause of training at a change in place."""
 
 
 @dataclass
@@ -38,6 +42,8 @@ class _Life:
     then_s: float = 0.0
     """Time at which the present start or stop is complete."""
     target: Allocation = field(default_factory=dict)
+    pause_s: float = 0.0
+    """Seconds for which training still stands still for a change in place."""
     trained_s: float = 0.0
     measured: dict[int, Measurement] = field(default_factory=dict)
     served_s: float = 0.0
@@ -69,6 +75,7 @@ class VirtualCluster:
     broken: list[tuple[str, float]] = field(default_factory=list)
     """Promises that ended although no job of a higher priority came: the job and the time."""
     story: list[str] = field(default_factory=list)
+    usual: UsualCosts = UNMEASURED
     now_s: float = 0.0
 
     @property
@@ -134,13 +141,20 @@ class VirtualCluster:
             held={SlotKey("n", slot): name for slot, name in self.held.items()},
             measurements={life.job.id: tuple(life.measured.values()) for life in present if life.measured},
             arrivals=tuple(life.job.submitted_at for life in self.lives.values()),
+            restarts=tuple(
+                MeasuredRestart(life.job.progress.stop_s, life.job.progress.start_s)
+                for life in self.lives.values()
+                if self._ended(life)
+            ),
             served={life.job.id: Served({"cpu": life.served_s}, life.slot_s) for life in present},
             contention=self.rules,
         )
 
     def _round(self) -> None:
         snapshot = self.snapshot()
-        plan = decide(build_round(snapshot), policy(self.policy), solve)
+        round_ = build_round(snapshot)
+        self.usual = round_.scope.usual
+        plan = decide(round_, policy(self.policy), solve)
         for one in sorted(
             plan.decisions,
             key=lambda one: (one.promised is None, one.action not in {Action.VACATE, Action.CHANGE}),
@@ -159,10 +173,10 @@ class VirtualCluster:
             case Action.START:
                 self._start(life, one)
             case Action.VACATE:
-                self._impose(life, one, restart_s(life.job))
+                self._impose(life, one, restart_s(life.job, self.usual))
                 self._stop(life, one, {})
             case Action.CHANGE:
-                self._impose(life, one, change_s(life.job))
+                self._impose(life, one, change_s(life.job, self.usual))
                 if life.job.live:
                     self._change(life, one)
                 else:
@@ -218,14 +232,15 @@ class VirtualCluster:
     def _change(self, life: _Life, one: Decision) -> None:
         sizes = {"from": size_of(life.job.allocation), "to": size_of(one.allocation)}
         self._happen(life, "prepare", one.reason, one.message, **sizes)
-        self._happen(life, "switch", one.reason, one.message, **sizes, pause_s=0.3)
+        self._happen(life, "switch", one.reason, one.message, **sizes, pause_s=PAUSE_S)
         self._keep_only(life.job.id, one.allocation)
         self._grant(life.job.id, one.allocation)
-        life.trained_s = 0.0
+        life.trained_s, life.pause_s = 0.0, life.pause_s + PAUSE_S
         life.job = replace(
             life.job,
             allocation=one.allocation,
             state_since=self.now,
+            progress=life.job.progress.model_copy(update={"pause_s": PAUSE_S}),
             generation=life.job.generation + 1,
             newest_generation=life.job.newest_generation + 1,
         )
@@ -271,8 +286,10 @@ class VirtualCluster:
 
     def _train(self, life: _Life) -> None:
         job, speed = life.job, life.speed()
-        life.left_s -= self.round_s * speed
-        life.trained_s += self.round_s
+        trained_s = max(0.0, self.round_s - life.pause_s)
+        life.pause_s = max(0.0, life.pause_s - self.round_s)
+        life.left_s -= trained_s * speed
+        life.trained_s += trained_s
         update: dict[str, object] = {
             "samples": int(SAMPLES * (life.planned.work_s - life.left_s)),
             "samples_per_s": SAMPLES * speed,

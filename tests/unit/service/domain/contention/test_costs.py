@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.views.jobs import JobProgress, JobState
-from service.domain.contention.costs import LIVE_CHANGE_S, RESTART_S, START_S, STOP_S, change_s, restart_s
-from tests.unit.service.builders import job_of
+from service.domain.cluster.snapshot import MeasuredRestart
+from service.domain.cluster.usual_costs import START_S, STOP_S, UsualCosts, usual_costs
+from service.domain.contention.costs import (
+    LIVE_CHANGE_S,
+    RESTART_S,
+    change_s,
+    restart_s,
+)
+from tests.unit.service.builders import job_of, node_of, snapshot_of
 
 SECONDS = st.none() | st.floats(0, 1e6)
 
@@ -54,3 +63,41 @@ def test_no_cost_is_negative_and_a_pause_never_costs_more_than_a_usual_restart(
 ) -> None:
     job = job_of(progress=JobProgress(start_s=start_s, stop_s=stop_s, pause_s=pause_s), live=live)
     assert 0.0 <= change_s(job) <= (RESTART_S if live else restart_s(job))
+
+
+@given(st.lists(st.tuples(SECONDS, SECONDS)), st.lists(st.tuples(SECONDS, SECONDS)))
+def test_ended_jobs_count_for_the_usual_costs_as_much_as_present_ones(
+    present: list[tuple[float | None, float | None]], ended: list[tuple[float | None, float | None]]
+) -> None:
+    def usual(
+        here: list[tuple[float | None, float | None]], gone: list[tuple[float | None, float | None]]
+    ) -> UsualCosts:
+        jobs = [
+            job_of(str(number), progress=JobProgress(stop_s=stop_s, start_s=start_s))
+            for number, (stop_s, start_s) in enumerate(here)
+        ]
+        restarts = tuple(MeasuredRestart(stop_s, start_s) for stop_s, start_s in gone)
+        return usual_costs(replace(snapshot_of([node_of("n")], jobs), restarts=restarts))
+
+    found = usual(present, ended)
+    assert found == usual([*present, *ended], []) == usual([], [*ended, *present])
+    for seconds, least_s, part in ((found.stop_s, STOP_S, 0), (found.start_s, START_S, 1)):
+        measured_s = [one[part] for one in (*present, *ended) if one[part] is not None]
+        if measured_s:
+            assert max(least_s, min(measured_s)) <= seconds <= max(least_s, *measured_s)
+
+
+@pytest.mark.parametrize(
+    ("ended", "usual"),
+    [
+        ((), UsualCosts(STOP_S, START_S)),
+        ((MeasuredRestart(stop_s=60.0, start_s=300.0),), UsualCosts(60.0, 300.0)),
+        ((MeasuredRestart(start_s=300.0), MeasuredRestart(start_s=100.0)), UsualCosts(STOP_S, 200.0)),
+        ((MeasuredRestart(start_s=300.0), MeasuredRestart(stop_s=4.0)), UsualCosts(4.0, 300.0)),
+        ((MeasuredRestart(stop_s=0.1, start_s=0.1),), UsualCosts(STOP_S, START_S)),
+    ],
+)
+def test_usual_costs_are_medians_with_defaults_for_parts_that_no_job_measured(
+    ended: tuple[MeasuredRestart, ...], usual: UsualCosts
+) -> None:
+    assert usual_costs(replace(snapshot_of([node_of("n")]), restarts=ended)) == usual

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from service.domain.allocation.knapsack.problem import NOTHING, Row
@@ -344,8 +344,17 @@ def test_a_promised_job_is_planned_as_if_the_others_had_no_deadline(jobs: list[D
     assert planned(*alone).met.keys() & promised == planned(*jobs).met.keys() & promised
 
 
+def test_a_job_is_in_time_once_one_that_may_not_be_vacated_is_planned_to_end_early() -> None:
+    others = [due(INF, 10, 6, 4, holds=1) for _ in range(2)]
+    late, early = due(16, 17, 9, 5, holds=1), due(16, 10, 6, 4, holds=1, stays_s=20)
+    assert planned(*others, late, early).met == {3: run(0, 10, 1), 2: run(10, 15, 4)}
+
+
 @settings(max_examples=80, deadline=None)
 @given(crowds())
+@example(
+    [*[due(INF, 10, 6, 4, holds=1)] * 2, due(16, 17, 9, 5, holds=1), due(16, 10, 6, 4, holds=1, stays_s=20)]
+)
 def test_a_miss_names_an_earliest_run_that_is_late(jobs: list[Due]) -> None:
     for row, miss in planned(*jobs).missed.items():
         assert row not in miss.rivals

@@ -19,7 +19,7 @@ from service.domain.allocation.configurations.masks import measured_configuratio
 from service.domain.allocation.configurations.scope import scope_of
 from service.domain.allocation.limits.tenancy import Tenancy, tenancy_of
 from service.domain.cluster.contention_rules import ContentionRules
-from service.domain.cluster.snapshot import Measurement, Snapshot, Tenant
+from service.domain.cluster.snapshot import MeasuredRestart, Measurement, Snapshot, Tenant
 from service.domain.contention.evidence import Evidence
 from service.domain.contention.guaranteed_jobs import Tenure
 from service.domain.contention.tenure import evidence_of, min_run_s, reported_left_s, tenure_of
@@ -59,6 +59,13 @@ def test_the_minimum_run_time_covers_twenty_restarts(
     start_s: float | None, stop_s: float | None, least_s: float, seconds: float
 ) -> None:
     assert min_run_s(job_of(progress=JobProgress(start_s=start_s, stop_s=stop_s)), least_s) == seconds
+
+
+def test_a_stop_measured_only_for_an_ended_job_counts_for_the_minimum_run_time() -> None:
+    running = one(progress=JobProgress(start_s=300.0))
+    ended = replace(running, restarts=(MeasuredRestart(stop_s=60.0, start_s=300.0),))
+    assert tenure(ended).min_run_s.tolist() == [7200.0]
+    assert np.array_equal(tenure(ended).restart_s, [360.0])
 
 
 def test_a_run_is_counted_from_its_begin_not_from_its_last_change() -> None:
