@@ -73,8 +73,11 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
             passes through another link; a path is too long; or a file cannot be read.
     """
     if not folder.is_dir():
+        unexpanded = next((one for one in folder.parts if one.startswith("~") or "$" in one), "")
+        hint = f"`{unexpanded}` is not expanded: write the whole path, or one relative to the job file."
         raise BundleError(
-            f"The working folder {folder} does not exist.", "Correct `workdir` in the job file."
+            f"The working folder {folder} does not exist.",
+            hint if unexpanded else "Correct `workdir` in the job file.",
         )
     excluded: list[Excluded] = []
     paths = sorted(_walk(folder, _rules_above(folder), excluded))

@@ -127,6 +127,18 @@ def test_what_the_service_would_refuse_is_not_packed(tmp_path: Path):
         pack(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("~/code", "`~` is not expanded"), ("$HOME/code", "`$HOME` is not"), ("code~", "Correct `workdir`")],
+)
+def test_a_missing_folder_that_only_a_shell_would_expand_is_refused_with_the_cause(
+    tmp_path: Path, name: str, hint: str
+):
+    with pytest.raises(BundleError) as caught:
+        pack(tmp_path / name)
+    assert caught.value.hint.startswith(hint)
+
+
 def test_a_missing_or_empty_folder_is_refused(tmp_path: Path):
     with pytest.raises(BundleError, match="does not exist"):
         pack(tmp_path / "nowhere")

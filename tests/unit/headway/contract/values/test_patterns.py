@@ -34,7 +34,7 @@ def test_a_repeat_of_an_escape_or_a_class_is_not_possessive(pattern: str) -> Non
 def test_a_pattern_that_re2_lacks_is_refused_with_its_name_or_the_right_form(
     pattern: str, words: str
 ) -> None:
-    with pytest.raises(ValueError, match="cannot be used|not a regular expression") as caught:
+    with pytest.raises(ValueError, match=r"cannot be used|not a regular expression") as caught:
         check_pattern(pattern)
     assert words in str(caught.value)
     assert ("named group as" in str(caught.value)) is ("…" in words)
