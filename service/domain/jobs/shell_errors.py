@@ -56,6 +56,11 @@ def _advice(line: str) -> str:
     if file := _DOT.match(error):
         name = file["file"] or file["other"]
         return f"sh looks for {name} in PATH: write . ./{name}"
+    return _about_program(error)
+
+
+def _about_program(error: str) -> str:
+    """Return advice on a program that the shell could not execute; empty for other errors."""
     if gone := _NOT_FOUND.match(error):
         return f"if {gone['program']} is there, the interpreter in its #! line is not, or the file has Windows line ends"
     if absent := _ABSENT.match(error):
