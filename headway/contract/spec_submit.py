@@ -6,11 +6,8 @@ from collections.abc import Iterator
 
 from headway.contract.spec import JobSpec
 from headway.contract.values.targets import target_problem
+from headway.layout import MAX_NAME_BYTES, MAX_PATH_BYTES
 
-MOST_NAME_BYTES = 255
-"""Bound of one name of a path on Linux's file systems."""
-MOST_PATH_BYTES = 1024
-"""Bound of a path in the working folder. Linux takes 4,096 bytes for the whole path, and object stores 1,024 for a key."""
 MOST_SIZE_BYTES = 2**60
 """Bound of a size: 1 EiB. A larger one is a mistake of its unit."""
 
@@ -53,8 +50,8 @@ def _path_problem(path: str, *, of_user: bool) -> str:
     if odd is not None and not of_user:
         return f"holds the control character U+{ord(odd):04X}; give a path without it"
     longest = max(path.split("/"), key=lambda name: len(name.encode()))
-    if (size := len(longest.encode())) > MOST_NAME_BYTES:
-        return f"has a name of {size:,} bytes, and Linux takes {MOST_NAME_BYTES}; give a shorter one"
-    if (size := len(path.encode())) > MOST_PATH_BYTES and not of_user:
-        return f"has {size:,} bytes, and a path here may have {MOST_PATH_BYTES:,}; give a shorter one"
+    if (size := len(longest.encode())) > MAX_NAME_BYTES:
+        return f"has a name of {size:,} bytes, and Linux takes {MAX_NAME_BYTES}; give a shorter one"
+    if (size := len(path.encode())) > MAX_PATH_BYTES and not of_user:
+        return f"has {size:,} bytes, and a path here may have {MAX_PATH_BYTES:,}; give a shorter one"
     return ""

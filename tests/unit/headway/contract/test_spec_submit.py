@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.spec import JobSpec
-from headway.contract.spec_submit import MOST_NAME_BYTES, submit_problem
+from headway.contract.spec_submit import submit_problem
 from headway.jobfile import JobFileError, parse
+from headway.layout import MAX_NAME_BYTES
 
 
 def job(**fields: object) -> JobSpec:
@@ -55,7 +56,7 @@ def test_a_value_that_hosts_can_use_is_taken(fields: dict[str, object]) -> None:
 def test_a_folder_that_is_taken_has_a_name_that_linux_takes(name: str) -> None:
     if name in {".", ".."} or submit_problem(job(output={"dir": name})) is not None:
         return
-    assert len(name.encode()) <= MOST_NAME_BYTES
+    assert len(name.encode()) <= MAX_NAME_BYTES
     assert name.replace(" ", "x").isprintable() or "\n" not in name
 
 
