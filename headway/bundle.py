@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from headway.errors import BundleError
 from headway.ignore_rules import FolderRules
-from headway.layout import Layout, LayoutRefused
+from headway.layout import MAX_ENTRIES, Layout, LayoutRefused
 
 IGNORE_FILE = ".headwayignore"
 _OF_GIT = ".gitignore"
@@ -62,19 +63,22 @@ class Bundle:
     """Files and folders that a `.gitignore` excludes, so perhaps not on purpose for Headway."""
 
 
-def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
+def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES, max_entries: int = MAX_ENTRIES) -> Bundle:
     """Archive a folder, without files that match `DEFAULT_IGNORES` and the rules in `IGNORE_FILES`.
 
     Two folders with the same names, contents and executable bits give the same bytes, at any time and for any
     user.
 
     Raises:
-        BundleError: the folder does not exist, is empty or exceeds `max_bytes`; a link leaves the folder or
+        BundleError: the folder does not exist, is empty or exceeds `max_bytes` or `max_entries`; a link leaves the folder or
             passes through another link; a path is too long; or a file cannot be read.
     """
     if not folder.is_dir():
+        unexpanded = next((one for one in folder.parts if one.startswith("~") or "$" in one), "")
+        hint = f"`{unexpanded}` is not expanded: write the whole path, or one relative to the job file."
         raise BundleError(
-            f"The working folder {folder} does not exist.", "Correct `workdir` in the job file."
+            f"The working folder {folder} does not exist.",
+            hint if unexpanded else "Correct `workdir` in the job file.",
         )
     excluded: list[Excluded] = []
     paths = sorted(_walk(folder, _rules_above(folder), excluded))
@@ -83,7 +87,7 @@ def pack(folder: Path, *, max_bytes: int = MAX_BUNDLE_BYTES) -> Bundle:
             f"The working folder {folder} is empty.", f"Check `workdir` and {' and '.join(IGNORE_FILES)}."
         )
     _check_size(folder, paths, max_bytes)
-    _check_layout(folder, paths)
+    _check_layout(folder, paths, max_entries)
     buffer = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0, compresslevel=6) as zipped,
@@ -165,7 +169,7 @@ def _check_size(folder: Path, paths: Sequence[str], max_bytes: int) -> None:
     )
 
 
-def _check_layout(folder: Path, paths: Sequence[str]) -> None:
+def _check_layout(folder: Path, paths: Sequence[str], max_entries: int) -> None:
     """Raise the error that the service would raise after the upload."""
     layout = Layout()
     for name in paths:
@@ -178,10 +182,19 @@ def _check_layout(folder: Path, paths: Sequence[str]) -> None:
             else:
                 layout.add_file(name)
         except LayoutRefused as error:
+            remedy = "Put a file in the place of the link" if path.is_symlink() else "Rename or move it"
             raise BundleError(
                 f"The working folder {folder} cannot be sent: {error}.",
-                f"Put a file in the place of the link, or name it in {IGNORE_FILE}.",
+                f"{remedy}, or name it in {IGNORE_FILE}.",
             ) from None
+    if layout.entries > max_entries:
+        count = Counter(name.partition("/")[0] for name in paths if "/" in name)
+        largest = ", ".join(f"{name}/ ({number:,})" for name, number in count.most_common(5))
+        raise BundleError(
+            f"The working folder {folder} holds {layout.entries:,} files and folders; {max_entries:,} may be sent. "
+            f"Most are in {largest or 'the folder itself'}.",
+            f"List files that the job does not need in {IGNORE_FILE}, and read data sets from shared storage.",
+        )
 
 
 def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
@@ -220,4 +233,4 @@ def _inner_target(link: Path, name: str) -> str:
 
 
 def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.1f} MiB"
+    return f"{size_bytes / 2**20:,.1f} MiB"

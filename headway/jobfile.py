@@ -17,14 +17,15 @@ from headway.contract.spec import DIGEST_PATTERN, IMAGE_PATTERN, NAME_PATTERN, S
 from headway.contract.spec_env import ENV_NAME_PATTERN, SECRET_NAME_PATTERN, env_problem
 from headway.contract.spec_parameters import PARAMETER_PATTERN
 from headway.contract.spec_parts import leaf_types
+from headway.contract.spec_submit import submit_problem
 from headway.contract.spec_sweep import SweepSpec
 from headway.contract.spec_warnings import shortened
 from headway.contract.values.devices import DEVICE_KIND_PATTERN
+from headway.jobfile_examples import EXAMPLES
 from headway.yaml_source import (
     JobFileError,
     Location,
     YamlSource,
-    cut_by_comments,
     dotted_path,
     joined_lines,
     line_of,
@@ -39,6 +40,10 @@ MOST_CHARACTERS = 65_536
 _MOST_OF_FILE = 1_048_576
 """Length of a file, with room for the largest environment."""
 _INTERPRETERS = {".py": "python", ".sh": "bash"}
+_PATHS = frozenset({("workdir",), ("output", "dir"), ("python", "requirements"), ("python", "lock")})
+"""Fields that have the path of a folder or a file."""
+_CODE = frozenset({("run",), ("progress", "regex")})
+"""Fields in which a # behind a space is usual."""
 _MOST_LINES = 20
 """Wrong fields that an error lists. Nobody reads more, and a file of wrong fields would take long to explain."""
 
@@ -99,20 +104,42 @@ def _read(
         raise JobFileError("\n".join(problems.lines(error.errors()))) from None
     if source.odd_numbers:
         raise JobFileError("\n".join(problems.lines([])))
-    if (found := env_problem(spec.env, {})) is not None:
+    if (at := _refused_nothing(source, set_by)) is not None:
+        raise JobFileError(
+            problems.line(
+                at, "`~` is nothing to YAML; write the whole path of the folder, or leave the line out"
+            )
+        )
+    if (found := submit_problem(spec) or env_problem(spec.env, {})) is not None:
         raise JobFileError(problems.line(tuple(found[0].split(".")), found[1]))
     return JobFile(spec, tuple(_warnings(root, source, set_by)))
 
 
+def _refused_nothing(source: YamlSource, set_by: Mapping[Location, str]) -> Location | None:
+    """Return the field of a path that is `~`, which is nothing to YAML and the home folder to a shell; None if there is none."""
+    return next(
+        (at for at, one in source.nothings.items() if one == "~" and at in _PATHS and at not in set_by), None
+    )
+
+
 def _warnings(root: yaml.Node, source: YamlSource, set_by: Mapping[Location, str]) -> Iterator[str]:
     """Yield warnings about values of which YAML makes something else than a shell would."""
-    for at, comment in cut_by_comments(root, source).items():
-        if not any(at[: len(one)] == one for one in set_by):
+    for at, comment in source.comments.items():
+        # A comment that begins with a space is one of the file: `LEVEL: debug  # noisy`.
+        probable = at in _CODE or not comment.startswith("# ")
+        if probable and _takes_text(at) and not any(at[: len(one)] == one for one in set_by):
             what = "command" if at == ("run",) else "value"
             yield (
-                f"{source.name}: {dotted_path(at)} ends before `{shortened(comment)}`, which YAML takes for a comment; if it "
-                f"belongs to the {what}, put the whole {what} in quotes"
+                f"{source.name}:{line_of(at, source.lines)}: {dotted_path(at)} ends before `{shortened(comment)}`, which YAML "
+                f"takes for a comment; if it belongs to the {what}, put the whole {what} in quotes"
             )
+    for name, line in source.unused_anchors.items():
+        yield (
+            f"{source.name}:{line}: YAML takes `&{shortened(name)}` for a name of the value, and nothing uses it as "
+            f"`*{shortened(name)}`; if it belongs to the value, put the whole value in quotes"
+        )
+    if source.nothings.get(("workdir",)) == "" and ("workdir",) not in set_by:
+        yield f"{source.name}:{source.lines['workdir',]}: workdir is empty, so no folder is uploaded; write `workdir: .` for the one of this file"
     line = 0 if ("run",) in set_by else joined_lines(root, source)
     if line:
         yield (
@@ -170,6 +197,14 @@ def _override(
         source.odd_numbers[at] = odd
 
 
+def _takes_text(at: Location) -> bool:
+    """Return True if any text is a value of the field, as of `run`, of a variable of `env` or of a parameter."""
+    fields = dict(_fields(SweepSpec))
+    names = tuple(part for part in at if isinstance(part, str))  # without the places in lists
+    info = fields.get(names) or fields.get(names[:-1])
+    return info is not None and str in leaf_types(info.annotation)
+
+
 def _is_text(at: tuple[str, ...], value: str) -> bool:
     """Return True if the field takes text only. An optional one also takes `null` or nothing, for no value."""
     fields = dict(_fields(SweepSpec))
@@ -204,8 +239,8 @@ class _Problems:
             (one for one in found if one not in groups), key=lambda one: line_of(one, self.source.lines)
         )
         for field in fields[:_MOST_LINES]:
-            said = (one if isinstance(one, str) else _message(one, field) for one in found[field])
-            yield self.line(field, ", or ".join(said))
+            said = [one if isinstance(one, str) else _message(one, field) for one in found[field]]
+            yield self.line(field, ", or ".join(said) + _example(field, found[field]))
         if len(fields) > _MOST_LINES:
             yield f"{self.source.name}: {len(fields) - _MOST_LINES:,} more fields are wrong"
 
@@ -220,8 +255,12 @@ class _Problems:
         if override:
             return f"--set {shortened(override)}: {dotted_path(field)}: {message}"
         where = f"{self.source.name}:{line}" if line else self.source.name
-        odd = self.source.odd_space_in(line)
-        return f"{where}: {dotted_path(field)}: {message}{f'; {odd}' if odd else ''}"
+        said = [message, self.source.odd_space_in(line)]
+        if (comment := self.source.comments.get(field)) and _takes_text(field):
+            said.append(
+                f"YAML takes `{shortened(comment)}` for a comment: put the whole value in quotes if it belongs to it"
+            )
+        return f"{where}: {dotted_path(field)}: {'; '.join(filter(None, said))}"
 
 
 _MESSAGES = {
@@ -251,6 +290,19 @@ _MESSAGES = {
     "dict_type": "must be a group of fields",
 }
 """Messages for Pydantic's error types, with placeholders for their context."""
+
+
+_STRUCTURES = frozenset({"list_type", "tuple_type", "model_type", "dict_type"})
+"""Types of errors about a value that is no list or no group."""
+
+
+def _example(field: Location, problems: Sequence[ErrorDetails | str]) -> str:
+    """Return how to write a field that has no list, no group, or none of several kinds of values; empty for others."""
+    structure = any(not isinstance(one, str) and one["type"] in _STRUCTURES for one in problems)
+    example = EXAMPLES.get(dotted_path(field))
+    if example is None or not (structure or len(problems) > 1):
+        return ""
+    return f"; write for example `{field[-1]}: {example}`, or leave {field[-1]} out"
 
 
 _PATTERNS = {

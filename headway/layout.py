@@ -18,6 +18,8 @@ MAX_PATH_BYTES = 1024
 MAX_NAME_BYTES = 255
 """Length limit of a name on the file systems of Linux."""
 MAX_DEPTH = 64
+MAX_ENTRIES = 20_000
+"""Bound of files, links and folders of a bundle, which every node unpacks."""
 _SHOWN = 120
 
 

@@ -49,8 +49,11 @@ def proxy_for(url: str, env: Mapping[str, str]) -> Proxy | None:
     """
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
+    port = None
+    with suppress(ValueError):  # of a port that is none, which the request names
+        port = parts.port or (443 if parts.scheme.lower() in {"https", "wss"} else 80)
     exempt = re.split(r"[,\s]+", next(filter(None, map(env.get, _EXEMPTIONS)), ""))
-    if not host or is_loopback(host) or any(_matches(one, host, parts.netloc) for one in exempt if one):
+    if not host or is_loopback(host) or any(_matches(one, host, port) for one in exempt if one):
         return None
     scheme = parts.scheme.lower()
     names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
@@ -98,13 +101,18 @@ def _directly(url: str) -> str:
     return f"set NO_PROXY={urlsplit(url).hostname} to reach {url} without a proxy."
 
 
-def _matches(exempt: str, host: str, netloc: str) -> bool:
-    if exempt == "*" or exempt.lower() == netloc.rpartition("@")[2].lower():
+def _matches(exempt: str, host: str, port: int | None) -> bool:
+    if exempt == "*":
         return True
+    with_port = re.fullmatch(r"([^:]+|\[.+\]):(\d+)", exempt)
+    if with_port is not None:
+        if int(with_port[2]) != port:
+            return False
+        exempt = with_port[1]
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         with suppress(ValueError):
             return address in ipaddress.ip_network(exempt.strip("[]"), strict=False)
         return False
-    name = exempt.lower().removeprefix("*").removeprefix(".")
+    name = exempt.lower().removeprefix("*").removeprefix(".").removesuffix(".")
     return host.lower() == name or host.lower().endswith(f".{name}")

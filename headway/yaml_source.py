@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +110,12 @@ class YamlSource:
     lines: dict[Location, int] = field(default_factory=dict)
     odd_numbers: dict[Location, str] = field(default_factory=dict)
     """Numbers that YAML reads otherwise than people do, with what to write."""
+    comments: dict[Location, str] = field(default_factory=dict)
+    """Comments behind unquoted values."""
+    nothings: dict[Location, str] = field(default_factory=dict)
+    """Values that YAML reads as nothing, as written: `~`, `null` or empty."""
+    unused_anchors: dict[str, int] = field(default_factory=dict)
+    """Lines of names of values (`&name`) that no alias (`*name`) uses."""
 
     def __post_init__(self) -> None:
         """Divide the text into lines as editors do."""
@@ -167,37 +173,13 @@ def scalar(text: str) -> tuple[Any, str]:
     return value["value"], source.odd_numbers.get(("value",), "")
 
 
-def cut_by_comments(root: yaml.Node, source: YamlSource) -> dict[Location, str]:
-    """Return the comments that end unquoted values of `run` and `env` and probably belong to them.
-
-    In `env`, a comment that begins with a space is one of the file: `LEVEL: debug  # noisy`.
-    """
-    found = {}
-    for at, value in _texts(root):
-        end = value.end_mark.index
-        comment = _COMMENT.match(source.text, end) if value.style is None and value.value else None
-        if comment is not None and (at == ("run",) or not comment[0].lstrip().startswith("# ")):
-            found[at] = comment[0].strip()
-    return found
-
-
 def joined_lines(root: yaml.Node, source: YamlSource) -> int:
     """Return the first line of `run` that ends with a backslash and that YAML joins with the next; 0 if there is none."""
-    for at, value in _texts(root):
-        if at == ("run",) and value.style in {None, "'", ">"}:
+    for key, value in root.value if isinstance(root, yaml.MappingNode) else []:
+        if key.value == "run" and isinstance(value, yaml.ScalarNode) and value.style in {None, "'", ">"}:
             found = _JOINED.search(source.text, value.start_mark.index, value.end_mark.index)
             return source.line_at(found.start()) if found else 0
     return 0
-
-
-def _texts(root: yaml.Node) -> Iterator[tuple[Location, yaml.ScalarNode]]:
-    for key, value in root.value if isinstance(root, yaml.MappingNode) else []:
-        if key.value == "run" and isinstance(value, yaml.ScalarNode):
-            yield ("run",), value
-        elif key.value == "env" and isinstance(value, yaml.MappingNode):
-            for name, inner in value.value:
-                if isinstance(inner, yaml.ScalarNode):
-                    yield ("env", str(name.value)), inner
 
 
 def _refuse_excess(text: str, source: YamlSource, most_characters: int) -> None:
@@ -213,7 +195,11 @@ def _refuse_excess(text: str, source: YamlSource, most_characters: int) -> None:
     depth = aliases = 0
     for token in yaml.scan(text, Loader=_Loader):
         depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
-        aliases += isinstance(token, yaml.AliasToken)
+        if isinstance(token, yaml.AliasToken):
+            aliases += 1
+            source.unused_anchors.pop(token.value, None)
+        if isinstance(token, yaml.AnchorToken):
+            source.unused_anchors[token.value] = source.line_at(token.start_mark.index)
         where = f"{name}:{source.line_at(token.start_mark.index)}"
         if depth > _DEEPEST:
             raise JobFileError(f"{where}: nested more than {_DEEPEST} deep.", "Nest it less.")
@@ -254,6 +240,11 @@ def _index(node: yaml.Node, at: Location, source: YamlSource, within: tuple[yaml
         _refuse_unreadable(node, at, source)
         if odd := _odd_number(node):
             source.odd_numbers[at] = odd
+        comment = _COMMENT.match(source.text, node.end_mark.index)
+        if comment is not None and node.style is None and node.value:
+            source.comments[at] = comment[0].strip()
+        if node.tag == f"{_YAML_TAG}null":
+            source.nothings[at] = node.value
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _index(item, (*at, index), source, (*within, node))

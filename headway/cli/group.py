@@ -5,8 +5,11 @@ It imports the verb that runs, suggests a verb for an unknown word, and prints e
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -19,9 +22,12 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
+from headway.cli.numbers import read_plainly
 from headway.cli.table import AGENT_SETTINGS, ALIASES, BARE_ALIASES, NEAREST, PANELS
 from headway.errors import HeadwayError
 
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
+"""Errors of writes that the user, and not the program, can mend."""
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?")
 
 
@@ -87,7 +93,15 @@ class VerbGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb. Print an error of Headway as a message, and exit with 1."""
         try:
-            return super().invoke(ctx)
+            found = super().invoke(ctx)
+            sys.stdout.flush()  # else Python reports a full disk while it ends, as an exception that it ignores
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
+            where = f" {error.filename}" if error.filename else ": the output is incomplete"
+            typer.echo(f"Cannot write{where}: {error.strerror}. Make room, or write elsewhere.", err=True)
+            _drop_output()
+            raise typer.Exit(1) from None
         except HeadwayError as error:
             from rich.text import Text  # noqa: PLC0415  # only after a failure
 
@@ -96,6 +110,14 @@ class VerbGroup(TyperGroup):
             if error.hint:
                 console.print(Text(error.hint), soft_wrap=True)
             raise typer.Exit(1) from None
+        return found
+
+
+def _drop_output() -> None:
+    """Send what standard output still holds nowhere, so that Python does not fail to write it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def _refuse_misread(ctx: Any, command: Any, args: list[str]) -> None:
@@ -132,6 +154,7 @@ def _import_command(name: str, module: str, panel: str) -> Any:
         single.callback()(lambda: None)
     command = typer.main.get_group(single).commands[name]
     _unwrap_help(command)
+    read_plainly(command)
     return command
 
 

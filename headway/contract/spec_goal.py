@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from headway.contract.spec_parts import SpecPart
-from headway.contract.values.targets import target_rule
+from headway.contract.values.targets import target_problem, target_rule
 from headway.contract.values.text import GivenText
+
+_DATE_AND_TIME = re.compile(r"\s*\d{4}-\d\d-\d\d[Tt ]", re.ASCII)
 
 OnBudget = Literal["shrink", "pause", "stop"]
 """Action when the job's budget is exhausted: use the cheapest slots, or stop after a checkpoint.
@@ -45,8 +48,21 @@ class Goal(SpecPart):
     def _one_metric(cls, value: dict[str, float | str] | None) -> dict[str, float | str] | None:
         if value is not None:
             rule = target_rule(value)
-            return {rule.metric: rule.value} if rule.falls is None else value
+            return {rule.metric: rule.value} if rule.falls is None and not target_problem(value) else value
         return value
+
+    @field_validator("deadline", mode="before")
+    @classmethod
+    def _no_number(cls, value: Any) -> Any:
+        """Refuse numbers, which Pydantic takes for seconds since 1970, and other texts than dates."""
+        if value is None or isinstance(value, datetime):
+            return value
+        if isinstance(value, str) and _DATE_AND_TIME.match(value):
+            return value
+        raise ValueError(
+            f"{str(value)!r} is no date and time; write one with a time zone, such as 2026-12-01T18:00:00Z or "
+            "2026-12-01T18:00:00+02:00, and no duration"
+        )
 
     @field_validator("deadline")
     @classmethod

@@ -14,6 +14,8 @@ ODD_SPACE = re.compile("[\u00a0\u1680\u2000-\u200d\u202f\u205f\u2060\u3000\ufeff
 """Characters that look like a space or like nothing, and that neither YAML nor a shell takes for a space."""
 _ODD_QUOTE = re.compile("[\u2018-\u201f\u00ab\u00bb]")
 _ODD_DASH = re.compile("[\u2010-\u2015\u2212]")
+_COMMENTS = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
+_IN_BACKGROUND = re.compile(r"(?<![&<>|])&(?:[\s;)}]|disown\b)*\Z")
 _PLAIN = ((ODD_SPACE, "a plain space"), (_ODD_QUOTE, "a plain quote"), (_ODD_DASH, "a plain -"))
 
 
@@ -29,15 +31,23 @@ def warnings_of(spec: JobSpec) -> list[str]:
 
 
 def _folder_warnings(spec: JobSpec) -> list[str]:
-    """Return a warning if the name of the output folder holds what only a shell would expand."""
-    folder = spec.output.dir or ""
-    match = next((found for pattern in REFERENCES if (found := pattern.search(folder))), None)
-    if match is None:
-        return []
-    return [
-        f"output.dir holds {match[0]!r}: it is not expanded, so the folder has this name in the working folder; give a path "
-        "inside of the working folder, or leave dir out and write to $HEADWAY_OUTPUT_DIR"
-    ]
+    """Return warnings about names of folders that hold what only a shell would expand."""
+    found = []
+    remedies = {
+        "output.dir": "the folder has this name in the working folder; give a path inside of the working folder, or leave dir out "
+        "and write to $HEADWAY_OUTPUT_DIR",
+        "workdir": "the folder has this name beside the job file; write its whole path, or one relative to the job file",
+    }
+    for field, folder in (("output.dir", spec.output.dir), ("workdir", spec.workdir)):
+        match = unexpanded(folder or "")
+        if match:
+            found.append(f"{field} holds {match!r}: it is not expanded, so {remedies[field]}")
+    return found
+
+
+def unexpanded(text: str) -> str:
+    """Return the first part of a text that only a shell or a template would expand; empty if there is none."""
+    return next((found[0] for pattern in REFERENCES if (found := pattern.search(text))), "")
 
 
 def run_warnings(run: str) -> list[str]:
@@ -48,6 +58,11 @@ def run_warnings(run: str) -> list[str]:
         ignored = run.strip()[comment.start() + 1 :]
         found.append(
             f"run: the shell takes {shortened(ignored)!r} for a comment; put quotes around it if it belongs to the command"
+        )
+    if _IN_BACKGROUND.search(_COMMENTS.sub("", bare)):
+        found.append(
+            "run ends with &: the shell ends at once, and the job with it, whatever runs in the background; leave the & out, or end "
+            "run with wait"
         )
     for pattern, plain in _PLAIN:
         found += [

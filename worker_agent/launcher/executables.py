@@ -10,6 +10,8 @@ from pathlib import Path
 _HEAD_BYTES = 512
 _MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 """Byte-order marks of UTF-8 and UTF-16."""
+_ENVIRONMENTS = frozenset({"conda", "mamba", "micromamba", "pyenv"})
+"""Programs that choose a Python, usually by a shell that was set up for them."""
 
 
 def why_not_executable(program: str, cwd: str, search_path: str, *, in_image: bool = False) -> str:
@@ -44,7 +46,9 @@ def _why_not_in_path(program: str, cwd: str, search_path: str) -> str:
     missing = f"the command {program!r} was not found on this node, whose PATH for the job is {search_path!r}"
     if (Path(cwd) / program).is_file():
         return f"{missing}; the working folder has a file of this name: write run: ./{program}"
-    return missing
+    if program in _ENVIRONMENTS:
+        return f"{missing}; name the Python of the environment instead, such as run: /opt/conda/envs/NAME/bin/python train.py"
+    return f"{missing}; give its whole path, or install it on the node"
 
 
 def _why_no_program(program: str, head: bytes | None, cwd: str, search_path: str, *, in_image: bool) -> str:

@@ -29,6 +29,7 @@ LINE_BYTES = 4096
 """Bytes of a line that are matched; the rest of a longer line is ignored."""
 _READ_BYTES = 1 << 20
 _MOST_STEP = 2**53
+_THOUSANDS = re.compile(r"(?:,\d{3})+(?![\d,])")
 _LINE_END = re.compile(rb"[\r\n]")
 """Separator of lines. Progress bars end their lines with a carriage return."""
 
@@ -41,6 +42,8 @@ class _Reader:
     offset: int
     looked_s: float = 0.0
     epochs: EpochSteps = field(default_factory=EpochSteps)
+    noted: bool = False
+    """The log says already that the pattern divides a number."""
 
 
 class PrintedSteps:
@@ -67,6 +70,9 @@ class PrintedSteps:
         for line in _lines(run.folder.log(0), reader, final=final):
             stepped = stepped_in(reader.pattern, line, generation=run.command.generation, at_s=now_s)
             if stepped is not None:
+                if not reader.noted and (note := divided_number(reader.pattern, line)):
+                    reader.noted = True
+                    add_to_log(run, 0, f"[headway] {note}.\n")
                 stepped = _of_whole_training(stepped, reader.epochs)
                 found = [stepped] if run.stepped else [*found[:1], stepped]
         return found
@@ -114,6 +120,23 @@ def stepped_in(pattern: Any, line: bytes, *, generation: int, at_s: float) -> St
         total=int(total) if counts and total is not None else None,
         values=values,
     )
+
+
+def divided_number(pattern: Any, line: bytes) -> str:
+    """Return a remark on a step or total that ends before a thousands separator, such as 1 of 1,250; empty if there is none.
+
+    It is not read as 1,250: the line may be a list of numbers.
+    """
+    match = pattern.search(line[:LINE_BYTES].decode(errors="replace"))
+    for name, number in pattern.groupindex.items() if match is not None else ():
+        text = match.group(number) if name in {STEP_GROUP, TOTAL_GROUP} else None
+        rest = _THOUSANDS.match(match.string, match.end(number)) if text else None
+        if rest and text.isdecimal() and len(text) <= 3:
+            return (
+                f"progress.regex reads {text} as the {name} from {text}{rest[0]}; if that is one number, write "
+                rf"(?P<{name}>[\d,]+)"
+            )
+    return ""
 
 
 def _of_whole_training(stepped: Stepped, epochs: EpochSteps) -> Stepped:

@@ -15,6 +15,8 @@ TOTAL_GROUP = "total"
 EPOCH_GROUP, EPOCHS_GROUP = "epoch", "epochs"
 _MOST_GROUPS = 20
 _BY_NUMBER = re.compile(r"\\[1-9]")
+_OTHER_GROUP = re.compile(r"\(\?(?:<|P?')\w")
+"""Beginnings of named groups in the notation of other languages."""
 _NOT_IN_RE2 = (
     (re.compile(r"\(\?<?[=!]"), "lookaround"),
     (re.compile(r"\(\?P="), "a reference to a group"),
@@ -33,9 +35,10 @@ def check_pattern(pattern: str) -> None:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from error
+        hint = "; write a named group as (?P<step>…)" if _OTHER_GROUP.search(pattern) else ""
+        raise ValueError(f"not a regular expression: {error}{hint}") from error
     escapes = re.findall(r"\\.", pattern)
-    bare = re.sub(r"\[[^\]]*\]", "", re.sub(r"\\.", "", pattern))
+    bare = re.sub(r"\[[^\]]*\]", "x", re.sub(r"\\.", "x", pattern))
     found = [what for one, what in _NOT_IN_RE2 if one.search(bare)]
     found += ["a reference to a group" for one in escapes if _BY_NUMBER.match(one)]
     if found:

@@ -26,7 +26,7 @@ class TargetRule:
 
 
 def target_rule(target: TargetText) -> TargetRule:
-    """Return the rule of a target as the job file writes it.
+    """Return the rule of a target as the job file writes it, or as it was stored: see `target_problem`.
 
     Raises:
         ValueError: the target does not name one metric with a finite number.
@@ -37,17 +37,35 @@ def target_rule(target: TargetText) -> TargetRule:
     ((metric, value),) = target.items()
     if not metric or len(metric) > _MOST_NAME:
         raise ValueError(f"the name of the metric has 1 to {_MOST_NAME} characters, not {len(metric)}")
-    falls, number = None, value
-    if isinstance(value, str):
-        found = _WITH_DIRECTION.fullmatch(value.strip())
-        if found is None and not _NUMBER.fullmatch(value.strip()):
-            raise ValueError(
-                f"{value!r} is no target; write {metric}: 1.5, or {metric}: '<= 1.5' or '>= 1.5'"
-            )
-        if found is not None:
-            falls, number = found[1] == "<=", found[2]
-    readable = not isinstance(number, str) or _NUMBER.fullmatch(number.strip())
-    numeric = float(number) if readable else math.nan
+    falls, number = _parts(value)
+    try:
+        numeric = float(number)
+    except ValueError:
+        raise ValueError(_no_target(metric, value)) from None
     if not math.isfinite(numeric):
         raise ValueError(f"{number!r} is no finite number; write for example {metric}: 1.5")
     return TargetRule(metric, numeric, falls)
+
+
+def target_problem(target: TargetText) -> str:
+    """Return why a target is refused at a submit although it can be read, such as `>= 1_0`; empty if it is not.
+
+    A stored target is read by what Python takes for a number, as that of a job that was submitted before the form was checked.
+    """
+    for metric, value in target.items():
+        number = _parts(value)[1]
+        if isinstance(number, str) and not _NUMBER.fullmatch(number):
+            return _no_target(metric, value)
+    return ""
+
+
+def _parts(value: float | str) -> tuple[bool | None, float | str]:
+    """Return the direction of a target and its number, as written."""
+    if not isinstance(value, str):
+        return None, value
+    found = _WITH_DIRECTION.fullmatch(value.strip())
+    return (None, value.strip()) if found is None else (found[1] == "<=", found[2])
+
+
+def _no_target(metric: str, value: float | str) -> str:
+    return f"{value!r} is no target; write {metric}: 1.5, or {metric}: '<= 1.5' or '>= 1.5'"

@@ -108,7 +108,7 @@ REASONS: Mapping[Reason, Meaning] = MappingProxyType(
             "or from its checkpoint on other hosts.",
         ),
         Reason.RANK_LOST: Meaning(
-            "A signal from outside killed a training process.",
+            "A signal from outside killed a training process, or a process ended as after one (code 143) without a request to stop.",
             "`headway events JOB` names the rank and the signal. The other ranks continue in place. If it "
             "happens again, look for the kernel's out-of-memory killer on that host.",
         ),

@@ -17,6 +17,13 @@ _DOT = re.compile(
 )
 _RETURN = re.compile(r"\r(?::|'|$)|\\r'")
 _NOT_FOUND = re.compile(r"^(?P<program>\S*/\S*): not found$")
+_ABSENT = re.compile(r"^(?P<program>[\w.+-]+): (?:command )?not found$")
+_ENVIRONMENTS = frozenset({"conda", "mamba", "micromamba", "activate", "pyenv"})
+_NOT_SET_UP = re.compile(r"^CondaError: Run 'conda init'")
+_PYTHON_OF_ENVIRONMENT = (
+    "ranks have no shell that was set up for it: name the Python of the environment instead, such as "
+    "run: /opt/conda/envs/NAME/bin/python train.py (see `conda env list` on the node)"
+)
 _DENIED = re.compile(r"^(?P<program>\S*/\S*): Permission denied$")
 _SH = frozenset({"/bin/sh", "sh"})
 _LAST = 5
@@ -30,6 +37,8 @@ def shell_advice(log_tail: Sequence[str]) -> str:
 
 
 def _advice(line: str) -> str:
+    if _NOT_SET_UP.match(line):
+        return _PYTHON_OF_ENVIRONMENT
     found = _LINE.match(line.rstrip("\n"))
     if found is None:
         return ""
@@ -47,8 +56,18 @@ def _advice(line: str) -> str:
     if file := _DOT.match(error):
         name = file["file"] or file["other"]
         return f"sh looks for {name} in PATH: write . ./{name}"
+    return _about_program(error)
+
+
+def _about_program(error: str) -> str:
+    """Return advice on a program that the shell could not execute; empty for other errors."""
     if gone := _NOT_FOUND.match(error):
         return f"if {gone['program']} is there, the interpreter in its #! line is not, or the file has Windows line ends"
+    if absent := _ABSENT.match(error):
+        program = absent["program"]
+        if program in _ENVIRONMENTS:
+            return f"{program} is not in the PATH of the ranks, and {_PYTHON_OF_ENVIRONMENT}"
+        return f"{program} is not in the PATH of the ranks: give its whole path, or ./{program} for a file of workdir"
     if denied := _DENIED.match(error):
         return f"if {denied['program']} is a script: chmod +x {denied['program']}, or write sh {denied['program']}"
     return ""

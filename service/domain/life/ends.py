@@ -123,8 +123,11 @@ def go_on(life: Life, aftermath: Aftermath) -> Life:
         return _wait_again(life)
     if verdict.ending is Ending.STOPPED and left_unasked(exits):
         # Without counting it as a failure, the job would restart at once, again and again.
-        message = f"it exited with code {EXIT_STOPPED} (stopped on request), but no stop was requested"
-        verdict = EndVerdict(Ending.INFRASTRUCTURE, Reason.RETRY_REQUESTED, message)
+        message = (
+            f"it exited with code {EXIT_STOPPED}, as after SIGTERM, and Headway had requested no stop: a process of the host sent "
+            "the signal, or the script exited with this code"
+        )
+        verdict = EndVerdict(Ending.INFRASTRUCTURE, Reason.RANK_LOST, message)
     return _recover(life, verdict, held, aftermath)
 
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from headway.contract.run_facts import StartedFrom
 from headway.contract.spec import JobSpec, Resize
+from headway.contract.spec_submit import submit_problem
 from headway.contract.spec_warnings import warnings_of
 from headway.contract.values.devices import KNOWN_DEVICE_KINDS
 from headway.contract.views.forecasts import DeadlineOutlook
@@ -136,6 +137,8 @@ async def check(tx: Transaction, spec: JobSpec, caller: Principal) -> list[Prede
     Raises:
         InvalidField: as `submit`.
     """
+    if (problem := submit_problem(spec)) is not None:
+        raise InvalidField(problem[0], f"{problem[0]}: {problem[1]}")
     await check_devices(tx, spec)
     await _check_bundle(tx, spec, caller)
     await check_environment(tx, spec)

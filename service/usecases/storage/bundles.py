@@ -8,12 +8,12 @@ import io
 from datetime import datetime
 
 from headway.archives import ArchiveRefused, TooMuch, members
+from headway.layout import MAX_ENTRIES
 from service.domain.identity.access import Principal
 from service.domain.shared.errors import BundleRefused, TooLarge
 from service.usecases.ports.storage import BundleRecord, StoredObjects
 from service.usecases.ports.transactions import Transactions
 
-MAX_FILES = 20_000
 MAX_UNPACKED_FACTOR = 20
 """Maximum size of an unpacked bundle, as a multiple of the upload limit.
 
@@ -74,7 +74,7 @@ def inspect_bundle(data: bytes, *, max_bytes: int) -> tuple[str, ...]:
     files: list[str] = []
     most_bytes = min(MAX_UNPACKED_FACTOR * max_bytes, max(_USUAL_BYTES, _MOST_RATIO * len(data)))
     try:
-        with members(io.BytesIO(data), most_bytes=most_bytes, most_entries=MAX_FILES) as entries:
+        with members(io.BytesIO(data), most_bytes=most_bytes, most_entries=MAX_ENTRIES) as entries:
             files += ["/".join(entry.path) for entry in entries if entry.kind == "file"]
     except TooMuch as error:
         raise TooLarge(f"the bundle is too large: {error}") from error

@@ -168,7 +168,12 @@ def test_words_without_a_newline_of_a_killed_script_are_in_its_log(shared: StubS
 
 
 @pytest.mark.parametrize(
-    ("run", "cause"), [("./crlf.sh", "Windows line ends"), ("nothing-here", "was not found on this node")]
+    ("run", "cause"),
+    [
+        ("./crlf.sh", "Windows line ends"),
+        ("nothing-here", "give its whole path"),
+        ("conda run x", "/envs/NAME/bin/python"),
+    ],
 )
 def test_program_that_cannot_be_executed_fails_with_its_cause(
     shared: StubService, run: str, cause: str

@@ -51,12 +51,16 @@ def served(service: StubService) -> Iterator[str]:
 
 
 def headway(
-    *arguments: str, url: str, env: dict[str, str] | None = None, stdin: bytes = b""
+    *arguments: str,
+    url: str,
+    env: dict[str, str] | None = None,
+    stdin: bytes = b"",
+    redirected: str = "",
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run the command line with only these variables besides the paths."""
+    """Run the command line with only these variables besides the paths, and redirections as a shell has them."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "VIRTUAL_ENV") if name in os.environ}
     return subprocess.run(
-        [sys.executable, "-m", "headway.cli", *arguments],
+        ["/bin/sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "headway.cli", *arguments],
         env={**kept, "HEADWAY_URL": url, "HEADWAY_TOKEN": "secret", **(env or {})},
         input=stdin,
         capture_output=True,

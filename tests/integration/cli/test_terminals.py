@@ -59,3 +59,11 @@ def test_job_file_is_utf8_in_any_locale(url: str, service: StubService, tmp_path
     done = headway("submit", path, url=url, env=POSIX, stdin=text)
     assert done.returncode == 0, done.stderr
     assert service.body("POST /api/v1/jobs")["run"] == "echo 'naïve → 训练'"
+
+
+@pytest.mark.parametrize(("closed", "status"), [(">&-", 0), (">&- 2>&- <&-", 0), ("> /dev/full", 1)])
+def test_output_that_nobody_takes_is_no_traceback(url: str, closed: str, status: int) -> None:
+    done = headway("ps", url=url, redirected=closed)
+    assert done.returncode == status
+    assert b"Traceback" not in done.stderr
+    assert (b"Cannot write" in done.stderr) is (status == 1)

@@ -127,6 +127,37 @@ def test_what_the_service_would_refuse_is_not_packed(tmp_path: Path):
         pack(folder)
 
 
+def test_a_folder_of_too_many_files_is_refused_before_the_upload_with_the_largest(tmp_path: Path):
+    folder = make(tmp_path, {"a.py": "a", **{f"data/{number}": "" for number in range(9)}})
+    with pytest.raises(
+        BundleError, match=r"holds 11 files and folders; 10 may be sent\. Most are in data/ \(9\)"
+    ):
+        pack(folder, max_entries=10)
+    assert len(pack(folder, max_entries=11).files) == 10
+
+
+@pytest.mark.parametrize("name", [b"lat\xff.bin", b"/".join([b"d" * 200] * 6)])
+def test_a_name_that_cannot_be_sent_is_to_be_renamed(tmp_path: Path, name: bytes):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    with pytest.raises(BundleError) as caught:
+        pack(tmp_path)
+    assert caught.value.hint == "Rename or move it, or name it in .headwayignore."
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("~/code", "`~` is not expanded"), ("$HOME/code", "`$HOME` is not"), ("code~", "Correct `workdir`")],
+)
+def test_a_missing_folder_that_only_a_shell_would_expand_is_refused_with_the_cause(
+    tmp_path: Path, name: str, hint: str
+):
+    with pytest.raises(BundleError) as caught:
+        pack(tmp_path / name)
+    assert caught.value.hint.startswith(hint)
+
+
 def test_a_missing_or_empty_folder_is_refused(tmp_path: Path):
     with pytest.raises(BundleError, match="does not exist"):
         pack(tmp_path / "nowhere")

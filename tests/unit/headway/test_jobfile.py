@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.contract.spec_parts import SpecPart, leaf_types
+from headway.contract.spec_sweep import SweepSpec
 from headway.jobfile import JobFileError, load, parse, read
+from headway.jobfile_examples import EXAMPLES
 
 GOOD = """\
 name: digits
@@ -192,6 +195,125 @@ def test_a_comment_that_cuts_a_variable_is_a_warning(tmp_path: Path, value: str,
     file.write_text(f"{GOOD}env:\n  A: {value}\n", encoding="utf-8")
     assert [("env.A ends before `#y`" in one) for one in read(file).warnings] == [True] * warned
     assert read(file, ["env.A=x #y"]).warnings == ()
+
+
+def _warnings_of(tmp_path: Path, lines: str, *overrides: str) -> tuple[str, ...]:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"{GOOD}{lines}\n", encoding="utf-8")
+    return tuple(one.removeprefix(f"{file}:") for one in read(file, overrides).warnings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "at"),
+    [
+        ("workdir: runs #3", "6: workdir"),
+        ("output: {dir: a #b\n  }", "6: output.dir"),
+        ("output:\n  dir: a #b", "7: output.dir"),
+        ("progress:\n  regex: (?P<step>\\d+) # (?P<loss>\\d+)", "7: progress.regex"),
+        ("parameters:\n  note: a #b", "7: parameters.note"),
+        ("secrets:\n  TOKEN: a #b", "7: secrets.TOKEN"),
+        ("python:\n  requirements: r.txt #dev", "7: python.requirements"),
+        ("priority: 3 #b", None),
+        ("market: spot #cheap", None),
+        ("workdir: .  # of this file", None),
+        ("workdir: '.' #b", None),
+    ],
+)
+def test_a_comment_that_cuts_a_text_is_a_warning_with_its_field(tmp_path: Path, lines: str, at: str | None):
+    found = _warnings_of(tmp_path, lines)
+    assert [one.partition(" ends before `#")[0] for one in found] == ([] if at is None else [at])
+
+
+def test_a_comment_that_cuts_a_wrong_pattern_is_named_in_its_refusal():
+    message = complaint(f"{GOOD}progress:\n  regex: iter #(?P<step>\\d+)\n")
+    assert message.startswith("job.yaml:7: progress.regex: it needs the named group step")
+    assert "YAML takes `#(?P<step>\\d+)` for a comment" in message
+    assert "comment" not in complaint(f"{GOOD}priority: x #y\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "warned"),
+    [
+        ("workdir: &x .", "6: YAML takes `&x` for a name"),
+        ("env: {A: &x b}", "6: YAML takes `&x` for a name"),
+        ("env: {A: &x b, B: *x}", None),
+        ("workdir:", "6: workdir is empty, so no folder is uploaded"),
+        ("workdir: null", None),
+    ],
+)
+def test_a_value_that_yaml_takes_away_is_a_warning(tmp_path: Path, lines: str, warned: str | None):
+    found = _warnings_of(tmp_path, lines)
+    assert len(found) == (warned is not None)
+    assert all(one.startswith(str(warned)) for one in found)
+    assert len(_warnings_of(tmp_path, lines, "workdir=.")) == (
+        warned is not None and "workdir is" not in warned
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "at"),
+    [
+        ("workdir: ~", "6: workdir"),
+        ("output: {dir: ~}", "6: output.dir"),
+        ("python:\n  lock: ~", "7: python.lock"),
+    ],
+)
+def test_a_tilde_alone_is_no_folder(lines: str, at: str):
+    assert complaint(f"{GOOD}{lines}\n").startswith(
+        f"job.yaml:{at}: `~` is nothing to YAML; write the whole path"
+    )
+    assert parse(f"{GOOD}goal: {{search: ~}}\n", "job.yaml").goal.search is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "at", "example"),
+    [
+        ("resources: {devices: a100}", "resources.devices", "`devices: [a100]`"),
+        ("env: [A=1]", "env", '`env: {THREADS: "2"}`'),
+        ("batch: 32", "batch", "`batch: {global: 256}`"),
+        ("goal:", "goal", "`goal: {objective: time}`"),
+        ("checkpoint: {every: .inf}", "checkpoint.every", "`every: 10m`"),
+        ("parallel: {fsdp: many}", "parallel.fsdp", "`fsdp: auto`"),
+        ("trackers: mlflow", "trackers", "`trackers: [tensorboard]`"),
+        ("secrets: [A]", "secrets", "`secrets: {WANDB_API_KEY: wandb}`"),
+        ("goal: {target: 1.5}", "goal.target", "`target: {loss: 1.5}`"),
+        ("batch: {balance: on}", "batch.balance", "`balance: off`"),
+    ],
+)
+def test_a_value_of_another_structure_is_refused_with_an_example(lines: str, at: str, example: str):
+    message = complaint(f"{GOOD}{lines}\n")
+    assert message.startswith(f"job.yaml:6: {at}: must be")
+    assert f"write for example {example}, or leave" in message
+
+
+def test_an_empty_group_is_refused_with_an_example():
+    assert "`elastic: {min: 1, max: 4}`" in complaint("name: a\nrun: x\nelastic:\n")
+
+
+@pytest.mark.parametrize(("field", "example"), sorted(EXAMPLES.items()))
+def test_every_example_of_a_message_is_taken(tmp_path: Path, field: str, example: str):
+    outer, _, inner = field.partition(".")
+    file = tmp_path / "job.yaml"
+    whole = {
+        "sweep.parameters": f"sweep: {{metric: loss, parameters: {example}}}",
+        "elastic.mix": f"elastic: {{max: 4, mix: {example}}}",
+        "elastic.sizes": f"elastic: {{max: 4, sizes: {example}}}",
+        "elastic.partial_backprop": f"elastic: {{max: 4, partial_backprop: {example}}}",
+        "parallel": f"elastic: {{min: 2, max: 4}}\nparallel: {example}",
+    }
+    line = whole.get(field) or (f"{outer}: {{{inner}: {example}}}" if inner else f"{outer}: {example}")
+    file.write_text(f"name: a\nrun: x\n{line}\n", encoding="utf-8")
+    assert read(file, sweeps=True).warnings == ()
+
+
+def test_every_group_of_the_job_file_has_an_example():
+    groups = {
+        name
+        for name, info in SweepSpec.model_fields.items()
+        for kind in leaf_types(info.annotation)
+        if isinstance(kind, type) and issubclass(kind, SpecPart)
+    }
+    assert groups - EXAMPLES.keys() == set()
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,28 @@ def test_proxy_is_that_of_the_scheme_unless_the_host_is_exempt(
     assert (found.variable if found else None) == variable
 
 
+@pytest.mark.parametrize(
+    ("exempt", "url", "direct"),
+    [
+        ("host:443", "https://host/", True),
+        ("host:80", "http://host", True),
+        ("host:80", "https://host", False),
+        (".ex.com:81", "http://a.ex.com:81", True),
+        ("EX.com.", "http://a.ex.COM", True),
+        ("10.0.0.0/8:80", "http://10.1.2.3", True),
+        ("[fd00::1]:8000", "http://[fd00::1]:8000", True),
+        ("[fd00::1]:8000", "http://[fd00::1]:8001", False),
+        ("fd00::/8", "http://[fd00::1]:8000", True),
+        ("fd00::1", "http://[fd00::1]", True),
+        ("10.0.0.0/99", "http://10.0.0.1", False),
+        ("*.ex.com", "http://notex.com", False),
+    ],
+)
+def test_exemption_is_by_name_network_and_port_where_it_has_one(exempt: str, url: str, direct: bool) -> None:
+    found = proxy_for(url, {"http_proxy": PROXY, "https_proxy": PROXY, "NO_PROXY": exempt})
+    assert (found is None) is direct
+
+
 def test_network_exempts_its_addresses() -> None:
     env = {"http_proxy": "proxy:3128", "no_proxy": "10.0.0.0/8"}
     assert proxy_for("http://10.1.2.3:8000", env) is None

@@ -106,7 +106,8 @@ def resize(
     output: Output = Format.TABLE,
 ) -> None:
     """Fix the size of a job, or let the scheduler choose it again."""
-    if slots != "auto" and not (slots.isascii() and slots.isdecimal() and 1 <= int(slots) <= MAX_SLOTS):
+    plain = slots.isascii() and slots.isdecimal() and not slots.startswith("0")
+    if slots != "auto" and not (plain and int(slots) <= MAX_SLOTS):
         raise typer.BadParameter(
             f"{slots!r} is neither a number from 1 to {MAX_SLOTS} nor auto", param_hint="N|auto"
         )

@@ -67,3 +67,32 @@ def test_wrong_numbers_end_in_a_message(verb: str, tmp_path: Path, monkeypatch: 
             cli = Cli(connect=no_service, now=lambda: NOW)
             result = CliRunner().invoke(app, [*names, *line], obj=cli)
             assert result.exception is None or isinstance(result.exception, SystemExit), (names, line)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["logs", "job", "--tail", "\u0663"], "decimal digits"),
+        (["logs", "job", "--tail", "1_0"], "decimal digits"),
+        (["logs", "job", "--tail", " 3"], "decimal digits"),
+        (["logs", "job", "--rank", "00"], "write it without: 0"),
+        (["priority", "job", "010"], "write it without: 10"),
+        (["budget", "set", "day", "--usd", "\u0661.5"], "decimal digits"),
+        (["budget", "set", "day", "--usd", "nan"], "decimal digits"),
+        (["resize", "job", "010"], "neither a number"),
+        (["release", "host", "01"], "write it without: 1"),
+    ],
+)
+def test_a_number_in_another_notation_than_a_job_file_takes_is_refused(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, words, obj=Cli(connect=no_service, now=lambda: NOW))
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["logs", "job", "--tail", "10"], ["priority", "job", "0"], ["resize", "job", "4"]],
+)
+def test_a_plain_number_is_taken(words: list[str]) -> None:
+    result = CliRunner().invoke(app, words, obj=Cli(connect=no_service, now=lambda: NOW))
+    assert result.exit_code == 1, "no service answers"

@@ -37,6 +37,16 @@ def test_a_value_that_looks_expanded_is_a_warning_with_its_variable(value: str, 
         ("python t.py --tag '#4 \u00a0' \"\u201c #\" a\\ #b", []),
         ("python a.py  # first\npython b.py", []),
         ("# only", []),
+        ("python t.py &", ["ends with &"]),
+        ("nohup python t.py > log 2>&1 &", ["ends with &"]),
+        ("(python t.py &)", ["ends with &"]),
+        ("python t.py & disown", ["ends with &"]),
+        ("python a.py &\npython b.py &  # both\n", ["ends with &"]),
+        ("python a.py &\npython b.py &\nwait", []),
+        ("serve & python t.py", []),
+        ("python t.py 2>&1", []),
+        ("python t.py 'a &'", []),
+        ("python t.py \\&", []),
     ],
 )
 def test_a_command_that_a_shell_reads_otherwise_is_a_warning(run: str, words: list[str]):
@@ -59,3 +69,12 @@ def test_an_environment_counts_names_values_and_secrets():
 def test_an_output_folder_that_only_a_shell_would_expand_is_a_warning(folder: str, held: str | None):
     found = warnings_of(JobSpec.model_validate({"name": "a", "run": "x", "output": {"dir": folder}}))
     assert [held in one for one in found] == ([True] if held else [])
+
+
+@pytest.mark.parametrize(
+    ("folder", "held"), [("~/code", "'~/'"), ("$HOME/code", "'$HOME'"), ("../code~", None)]
+)
+def test_a_working_folder_that_only_a_shell_would_expand_is_a_warning(folder: str, held: str | None) -> None:
+    found = warnings_of(JobSpec(name="a", run="x", workdir=folder))
+    assert len(found) == (held is not None)
+    assert all(one.startswith(f"workdir holds {held}: it is not expanded") for one in found)

@@ -14,7 +14,14 @@ from headway.contract.runtime import FirstStep, Message, Metrics, Progress, Step
 from tests.unit.worker_agent.runs.test_environment import command
 from worker_agent.host.folders import StateFolder
 from worker_agent.runs import records
-from worker_agent.runs.printed_steps import LINE_BYTES, LOOK_EVERY_S, PrintedSteps, compiled, stepped_in
+from worker_agent.runs.printed_steps import (
+    LINE_BYTES,
+    LOOK_EVERY_S,
+    PrintedSteps,
+    compiled,
+    divided_number,
+    stepped_in,
+)
 from worker_agent.runs.records import Run
 from worker_agent.runs.step_meters import StepMeters
 
@@ -191,3 +198,20 @@ def test_a_pattern_that_cannot_be_used_is_told_in_the_log(tmp_path: Path) -> Non
     run.folder.log(0).write_text("1a\n")
     assert PrintedSteps().look(run, 1.0) == []
     assert "progress.regex cannot be used" in run.folder.log(0).read_text()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "read"),
+    [
+        (r"step (?P<step>\d+)", "step 1,250 / 5,000", "1 as the step from 1,250"),
+        (r"(?P<step>\d+)/(?P<total>\d+)", "7/5,000,000 it", "5 as the total from 5,000,000"),
+        (r"step (?P<step>[\d,]+)", "step 1,250", ""),
+        (r"step (?P<step>\d+)", "step 1, 250", ""),
+        (r"step (?P<step>\d+)", "step 1,25", ""),
+        (r"step (?P<step>\d+)", "step 1250,100", ""),
+        (r"step (?P<step>\d+)", "epoch 1,250", ""),
+    ],
+)
+def test_a_pattern_that_divides_a_number_is_noted(pattern: str, line: str, read: str) -> None:
+    found = divided_number(compiled(pattern), line.encode())
+    assert found.startswith(f"progress.regex reads {read}") if read else found == ""

@@ -267,7 +267,7 @@ def test_a_stop_that_nobody_asked_for_is_a_failure() -> None:
     life = after_end(failing(training(), Reason.PREEMPTED), LEFT, STOPPED)
     assert (life.job.preemptions, life.job.infrastructure_failures) == (1, 0)
     life = after_end(failing(training(), Reason.PREEMPTED), LEFT, LEFT)
-    assert (life.job.state, life.job.reason) == (JobState.RECOVERING, Reason.RETRY_REQUESTED)
+    assert (life.job.state, life.job.reason) == (JobState.RECOVERING, Reason.RANK_LOST)
     assert (life.job.preemptions, life.job.infrastructure_failures) == (0, 1)
     assert len(life.job.failures) == 1
 
