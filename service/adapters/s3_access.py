@@ -10,12 +10,16 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NoConnection
 
 from headway.contract.credentials import StorageCall, StorageCredentials
+from headway.contract.runtime import STORAGE_AWAY
+from headway.storage.stores import may_pass
 from service.domain.shared.errors import Unavailable
 from service.usecases.ports.credentials import StorageKeys, StorageSigner
 
@@ -100,6 +104,13 @@ class S3Signer(_Folders, StorageSigner):
         return self._client.generate_presigned_url(_OPERATIONS[call.do], Params=params, ExpiresIn=valid_s)
 
 
+def _status(error: BotoCoreError | ClientError) -> int:
+    """Return the HTTP status of the endpoint for keys, which many stores share with their objects; 0 without an answer."""
+    if isinstance(error, ClientError):
+        return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", HTTPStatus.BAD_REQUEST))
+    return 0 if isinstance(error, NoConnection | HTTPClientError) else HTTPStatus.BAD_REQUEST
+
+
 class StsKeys(_Folders, StorageKeys):
     """Source of keys that assumes a role, limited by a session policy.
 
@@ -128,6 +139,9 @@ class StsKeys(_Folders, StorageKeys):
         try:
             answer = await asyncio.to_thread(lambda: self._client.assume_role(**wanted))
         except (BotoCoreError, ClientError) as error:
+            if may_pass(status := _status(error)):
+                said = f"status {status or 'none'}, {type(error).__name__}: {str(error)[:200]}"
+                raise Unavailable(f"{STORAGE_AWAY} (the request for keys: {said})") from error
             raise Unavailable(
                 f"the role for checkpoints cannot be assumed ({type(error).__name__}: {str(error)[:200]}); check "
                 "HEADWAY_STORAGE_ROLE and the service's permissions"

@@ -9,18 +9,22 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
+from botocore.config import Config
 from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.contract.credentials import StorageCredentials
+from headway.contract.runtime import STORAGE_AWAY
 from headway.storage.stores import open_storage
 from service.adapters.s3_access import VALID_S, StsKeys, session_policy
 from service.adapters.storage_access import HostKeys, storage_keys
 from service.domain.shared.errors import Unavailable
 from service.settings import Settings, SettingsError
 from tests.conformance.conftest import BUCKET
+from tests.faulty_store import faulty_store
 from tests.integration.service.conftest import make_settings
 from tests.waiting import until
 
@@ -90,6 +94,27 @@ async def test_a_role_that_is_refused_is_told_of() -> None:
         await keys.keys_for("checkpoints/j00000001/", "n01/a b")
     assert json.loads(recorder.wanted["Policy"]) == session_policy("bucket", "root/checkpoints/j00000001/")
     assert (recorder.wanted["RoleArn"], recorder.wanted["RoleSessionName"]) == (ROLE, "n01-a-b")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_keys_from_an_endpoint_that_is_away_are_no_error_of_the_role(*, answers: bool) -> None:
+    with faulty_store() as store:
+        store.away = True
+        client = boto3.client(
+            "sts",
+            endpoint_url=store.url,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="any",
+            config=Config(retries={"total_max_attempts": 1}),
+        )
+        keys = StsKeys("s3://bucket/root/", ROLE, client, endpoint_url=None, region=None)
+        if answers:
+            with pytest.raises(Unavailable, match=rf"{STORAGE_AWAY} .*503"):
+                await keys.keys_for("checkpoints/j00000001/", "n01")
+            return
+    with pytest.raises(Unavailable, match=rf"{STORAGE_AWAY} .*EndpointConnectionError"):
+        await keys.keys_for("checkpoints/j00000001/", "n01")
 
 
 @pytest.fixture
