@@ -128,10 +128,12 @@ def divided_number(pattern: Any, line: bytes) -> str:
     It is not read as 1,250: the line may be a list of numbers.
     """
     match = pattern.search(line[:LINE_BYTES].decode(errors="replace"))
-    for name, number in pattern.groupindex.items() if match is not None else ():
+    if match is None:
+        return ""
+    for name, number in pattern.groupindex.items():
         text = match.group(number) if name in {STEP_GROUP, TOTAL_GROUP} else None
         rest = _THOUSANDS.match(match.string, match.end(number)) if text else None
-        if rest and text.isdecimal() and len(text) <= 3:
+        if text and rest and text.isdecimal() and len(text) <= 3:
             return (
                 f"progress.regex reads {text} as the {name} from {text}{rest[0]}; if that is one number, write "
                 rf"(?P<{name}>[\d,]+)"
