@@ -129,7 +129,7 @@ def divided_number(pattern: Any, line: bytes) -> str:
     """
     match = pattern.search(line[:LINE_BYTES].decode(errors="replace"))
     for name, number in pattern.groupindex.items() if match is not None else ():
-        text = match.group(number) if name in {STEP_GROUP, TOTAL_GROUP} else None
+        text: str = (match.group(number) if name in {STEP_GROUP, TOTAL_GROUP} else None) or ""
         rest = _THOUSANDS.match(match.string, match.end(number)) if text else None
         if rest and text.isdecimal() and len(text) <= 3:
             return (
