@@ -54,7 +54,7 @@ def test_ps_imports_the_models_of_jobs_alone() -> None:
     assert not found & {"yaml", "click", "tarfile", "headway.jobfile", "torch"}
     others = {name.removeprefix("headway.cli.") for name in found if name.startswith("headway.cli.")}
     assert others <= {
-        "context", "group", "main", "plain", "table", "render", "render.jobs", "verbs", "verbs.jobs", "verbs.jobs.jobs",
+        "context", "group", "main", "numbers", "plain", "table", "render", "render.jobs", "verbs", "verbs.jobs", "verbs.jobs.jobs",
     }  # fmt: skip
 
 
