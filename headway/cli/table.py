@@ -48,7 +48,10 @@ PANELS: dict[str, dict[str, Verb]] = {
         "exec": Verb(
             "jobs.execution", "Run a command beside a rank of a running job, and exit with its code."
         ),
-        "shell": Verb("jobs.execution", "Open a shell beside a rank of a running job."),
+        "shell": Verb(
+            "jobs.execution",
+            "Open a shell beside a rank of a running job, in this terminal, and exit with its code.",
+        ),
         "checkpoints": Verb(
             "jobs.checkpoints", "List a job's checkpoints in storage, and mark the one that it would restore."
         ),
