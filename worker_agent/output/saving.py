@@ -29,6 +29,7 @@ from worker_agent.output.values import (
 )
 
 QUIET_S: Final = 2.0
+_TOO_MANY: Final = f"The output folder cannot be saved: it has more than {MAX_FILES:,} files and folders. Pack them into fewer files."
 
 
 class _Torn(Exception):  # not an error: the next save takes the file
@@ -97,8 +98,8 @@ def _scan(tree: Tree, request: Request) -> Scan:
     """
     try:
         scan = tree.scan(most=MAX_FILES + len(request.bundle))
-    except TooManyFiles as error:
-        raise CannotSave(f"The output folder cannot be saved: {error}. Pack them into fewer files.") from None
+    except TooManyFiles:
+        raise CannotSave(_TOO_MANY) from None
     known = request.index.entries if request.index is not None else {}
     ours = {
         path: found
@@ -106,9 +107,7 @@ def _scan(tree: Tree, request: Request) -> Scan:
         if path in known or not _is_of_bundle(found, request.bundle.get(path))
     }
     if len(ours) > MAX_FILES:
-        raise CannotSave(
-            f"The output folder cannot be saved: it has more than {MAX_FILES:,} files. Pack them into fewer files."
-        )
+        raise CannotSave(_TOO_MANY)
     return Scan(ours, scan.odd, scan.closed)
 
 
