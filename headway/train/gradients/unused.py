@@ -79,8 +79,9 @@ class UnusedParameters:
 
     def _await_pass(self) -> None:
         self._awaits = True
-        self._reached = self.touched
-        self._left.update(self._parameters)
+        if self.touched:  # else all parameters are left since the micro-batch began
+            self._reached = True
+            self._left.update(self._parameters)
         self._without = {one for one in self._parameters if one.grad is None}
 
     def finish(self) -> None:
