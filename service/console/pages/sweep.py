@@ -13,7 +13,7 @@ from headway.contract.views.sweeps import SweepView, TrialView
 from service.console.html.badges import tone_of_job
 from service.console.html.fragments import Content, Fragment, Listing
 from service.console.html.text import NONE, iso, listed, plural, stamp
-from service.console.pages.sweeps import state_chips
+from service.console.pages.sweeps import ended_trials, state_chips
 from service.console.pictures.job_curves import Chart
 from service.console.pictures.parallel import known_values, parallel_picture
 from service.console.pictures.scales import is_wide, value_text
@@ -99,7 +99,6 @@ def sweep_fragments(view: SweepView, *, may_control: bool, order: str) -> list[C
 
 def _head(view: SweepView) -> SweepHead:
     trials = plural(len(view.trials), "trial")
-    ended = sum(1 for one in view.trials if one.state in TERMINAL_STATES)
     best = next((one for one in view.trials if one.number == view.best), None)
     metric = view.sweep.metric
     if metric is None:
@@ -121,7 +120,7 @@ def _head(view: SweepView) -> SweepHead:
         owner=view.owner,
         submitted=stamp(view.submitted_at),
         submitted_iso=iso(view.submitted_at),
-        summary=f"{trials}, {ended} ended. {note}".strip(),
+        summary=f"{trials}, {ended_trials(view)} ended. {note}".strip(),
         best_id=best.job_id if best is not None else "",
         best_name=best.name if best is not None else "",
         best_words=words,

@@ -47,7 +47,7 @@ async def read(context: ApiContext, key: Key, memory: Memory) -> list[Content]: 
 
 def _row(one: SweepSummary) -> SweepRow:
     trials = sum(one.states.values())
-    ended = sum(count for state, count in one.states.items() if state in TERMINAL_STATES)
+    ended = ended_trials(one)
     return SweepRow(
         id=one.id,
         name=one.name,
@@ -73,3 +73,8 @@ def state_chips(one: SweepSummary) -> tuple[tuple[str, str], ...]:
 
 
 PAGE = LivePage(name="sweeps", label="Sweeps", read=read, template="sweeps.html")
+
+
+def ended_trials(one: SweepSummary) -> int:
+    """Return the number of trials that have ended."""
+    return sum(count for state, count in one.states.items() if state in TERMINAL_STATES)
