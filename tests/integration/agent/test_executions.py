@@ -45,6 +45,25 @@ exec sleep 600
 """Command with descendants in sessions of their own, of which two have no environment; it prints their process ids."""
 
 
+def _start_rank(stub: StubService, make_agent: Callable[..., AgentProcess], kind: str) -> None:
+    """Start an agent with this isolation and a rank that sleeps."""
+    agent = make_agent("--isolation", kind)
+    agent.start()
+    stub.wait_for(lambda: stub.reports)
+    stub.run(JOB, "sleep 600")
+    stub.started(JOB)
+
+
+def _execute(
+    stub: StubService, name: str, argv: list[str], timeout_s: float, terminal: Terminal | None = None
+) -> None:
+    command = ExecCommand(
+        command_id=stub.command_id(), job_id=JOB, generation=1, rank=0, execution=name,
+        argv=argv, timeout_s=timeout_s, terminal=terminal,
+    )  # fmt: skip
+    stub.push(command)
+
+
 def _end_of(stub: StubService) -> ExecutionEnd:
     return stub.wait_for(lambda: next((one.end for one in stub.executions if one.end is not None), None))
 
@@ -57,12 +76,7 @@ def _printed(stub: StubService, stream: str = "stdout") -> str:
 def _start_tree(stub: StubService, name: str, timeout_s: float) -> list[int]:
     """Start `TREE` as the only command, and return the process ids of its descendants."""
     stub.executions.clear()
-    stub.push(
-        ExecCommand(
-            command_id=stub.command_id(), job_id=JOB, generation=1, rank=0, execution=name,
-            argv=["sh", "-c", TREE], timeout_s=timeout_s,
-        )
-    )  # fmt: skip
+    _execute(stub, name, ["sh", "-c", TREE], timeout_s)
     words = stub.wait_for(lambda: found if len(found := _printed(stub).split()) == 4 else None)
     return [int(word) for word in words if word != "end"]
 
@@ -77,12 +91,7 @@ def test_command_has_the_user_confinement_and_folder_of_its_rank(
     files = {"place.py": PLACE, "rank.py": RANK}
     stub.run(JOB, f"python rank.py place.py {agent.state}", bundle=stub.add_bundle(files))
     of_rank = json.loads(stub.wait_log(JOB, "}").strip().splitlines()[-1])
-    stub.push(
-        ExecCommand(
-            command_id=stub.command_id(), job_id=JOB, generation=1, rank=0, execution="x1",
-            argv=["python", "place.py", str(agent.state)], timeout_s=60,
-        )
-    )  # fmt: skip
+    _execute(stub, "x1", ["python", "place.py", str(agent.state)], 60)
     end = _end_of(stub)
     printed = {stream: _printed(stub, stream) for stream in ("stdout", "stderr")}
     assert (end.outcome, end.exit_code) == (ExecutionOutcome.EXITED, 0), printed
@@ -94,11 +103,7 @@ def test_command_has_the_user_confinement_and_folder_of_its_rank(
 def test_descendants_in_their_own_sessions_end_with_a_cancel_a_timeout_and_the_rank(
     stub: StubService, make_agent: Callable[..., AgentProcess], kind: str
 ) -> None:
-    agent = make_agent("--isolation", kind)
-    agent.start()
-    stub.wait_for(lambda: stub.reports)
-    stub.run(JOB, "sleep 600")
-    stub.started(JOB)
+    _start_rank(stub, make_agent, kind)
 
     cancelled = _start_tree(stub, "x1", 600)
     assert all(map(alive, cancelled))
@@ -122,17 +127,8 @@ def test_descendants_in_their_own_sessions_end_with_a_cancel_a_timeout_and_the_r
 def test_terminal_is_that_of_the_command_and_its_keys_reach_the_program_in_the_foreground(
     stub: StubService, make_agent: Callable[..., AgentProcess], kind: str
 ) -> None:
-    agent = make_agent("--isolation", kind)
-    agent.start()
-    stub.wait_for(lambda: stub.reports)
-    stub.run(JOB, "sleep 600")
-    stub.started(JOB)
-    stub.push(
-        ExecCommand(
-            command_id=stub.command_id(), job_id=JOB, generation=1, rank=0, execution="x1",
-            argv=["sh", "-i"], timeout_s=60, terminal=Terminal(rows=31, columns=97, term="dumb"),
-        )
-    )  # fmt: skip
+    _start_rank(stub, make_agent, kind)
+    _execute(stub, "x1", ["sh", "-i"], 60, Terminal(rows=31, columns=97, term="dumb"))
     chunks = iter(range(1, 100))
 
     def type_keys(text: str) -> None:
