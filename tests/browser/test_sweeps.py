@@ -25,7 +25,7 @@ SWEEP = {
         "metric": "loss",
     },
 }
-"""Of six trials, three end, and three go on until they are cancelled. The best one is the second of those that end."""
+"""Three of six trials end, and three go on until they are cancelled. The best one is the second of those that end."""
 LABELS_THAT_ARE_CUT = """
 () => {
   const picture = document.getElementById("parallel").getBoundingClientRect();

@@ -33,7 +33,7 @@ class Parts:
         self.settled = False
         """True once it is known whether the batch is left out."""
         self.mark: torch.Tensor | None = None
-        """Whether an element of the reduced gradient is NaN, on all ranks alike, as it is if a part is missing."""
+        """True in an element if the reduced gradient has NaN, on all ranks alike, as it has if a part is missing."""
         self.passes = 0
         """Backward passes of the batch whose gradients were averaged."""
         self._with_samples = self._quiet = 0

@@ -57,7 +57,7 @@ async def submit_sweep(
     if not stored.created:
         return _of_this_request(stored, digest, idempotency_key)
     trials = trials_of(spec, Random(spec.sweep.seed or 0).random)
-    # Of equal jobs, a round takes the one with the smallest id first: trials start by their numbers.
+    # A round takes the smallest id of equal jobs first, so trials start in the order of their numbers.
     job_ids = sorted(new_job_id() for _ in trials)
     for job_id, trial in zip(job_ids, trials, strict=True):
         await store(
